@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import expound
-from expound.explainers.perturbation.context_cite import ContextCite, default_granularity
+from expound.explainers.perturbation.context_cite import ContextCite, default_unit
 from expound.explainers.units import number_units
 from expound.models import Batch, ExplainedModel
 from expound.models.encoding.encode import make_batches
@@ -190,7 +190,7 @@ def ablations(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, Any]
         ("words of sentences", model, model.encode(texts)),
         ("sources", prompt_model, prompt),
     ):
-        unit = number_units(batch, default_granularity(batch))
+        unit = number_units(batch, default_unit(batch))
         present, target = (
             torch.nn.functional.pad(cite.present(unit), (1, 0), value=True),
             explained_model.predict(batch),
@@ -217,7 +217,7 @@ def coalitions(model: ExplainedModel, texts: list[str], cases: list[Case]) -> di
     results = {}
     for name, kind in (("lime", captum.Lime), ("kernel_shap", captum.KernelShap)):
         explain_by_captum = partial(attribute_masked_words, kind, model, n_samples=500)
-        spec = f"{name}?n_samples=500&granularity=word&perturbation="
+        spec = f"{name}?n_samples=500&unit=word&perturbation="
         our_calls = {
             perturbation: make_our_call(model, texts, cases, f"{spec}{perturbation}")
             for perturbation in ("remove", "mask")

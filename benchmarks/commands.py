@@ -42,7 +42,7 @@ def grid(study: Study) -> None:
     for name, rate in rates.items():
         runs.append(study.train(name, "baseline", data, small, arguments={{"learning_rate": rate}}))
     explainers = {{name: name for name in ("integrated_gradients", "attention_last", "decompx")}}
-    study.judge("all", runs, dev, explainers, {{"auc": "auc"}})
+    study.judge("all", runs, dev, explainers, {{"rationale_auc": "rationale_auc"}})
 """
 BARS = {"train_help": 2.5, "explain": 1.3, "busy": 2.5, "workers": 0.6}
 

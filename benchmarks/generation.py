@@ -82,7 +82,7 @@ def measure_times() -> dict[str, Any]:
         "attn_lrp, token × source": lambda: sum_scores_forward(
             explainer("attn_lrp"), model, batch, list(tokens), parts
         ),
-        "leave one source out": lambda: explainer("occlusion?granularity=source&perturbation=remove").attribute_each(
+        "leave one source out": lambda: explainer("occlusion?unit=source&perturbation=remove").attribute_each(
             model, batch, tokens
         ),
         f"{MASKS} masks of sources": lambda: explainer(f"context_cite?n_samples={MASKS}").attribute(model, batch),

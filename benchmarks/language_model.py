@@ -25,7 +25,7 @@ ANSWER, TOKENS_PER_SOURCE, SHORT = 24, 128, 270
 CAPTUM_GRADIENT, CAPTUM_ABLATION = "captum: input × gradient", "captum: ablation of sources"
 INSEQ_GRADIENT = "inseq: input × gradient"
 METHODS = {
-    "decompx_linear": 4.0, "occlusion?output=log_prob&granularity=source&perturbation=remove": 6.0,
+    "decompx_linear": 4.0, "occlusion?output=log_prob&unit=source&perturbation=remove": 6.0,
     "context_cite?n_samples=64": 25.0, "attn_lrp": None, "input_x_gradient": None, "flash_trace": None,
     CAPTUM_GRADIENT: None, CAPTUM_ABLATION: None, INSEQ_GRADIENT: None,
 }  # fmt: skip

@@ -29,7 +29,7 @@ from transformers import AutoModelForSequenceClassification
 
 import expound
 from expound.explainers.learned.learned_attention import mean_head_logits
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Batch, Capture, ExplainedModel
 from expound.objectives import CrossEntropy, StepContext
 from expound.training.bilevel.inner_optimizers import make_inner_optimizer
@@ -71,10 +71,10 @@ class Setup:
         self.model.train()
         rows = list(expound.load_data(f"eraser:{DATA / 'movies'}", "train", limit=size * (count + 1)))
         self.batches = [self.encode_with_answers(rows[start : start + size]) for start in range(0, len(rows), size)]
-        student_explainer = ParameterisedAttention.for_model(self.model)
+        student_explainer = ParameterizedAttention.for_model(self.model)
         self.student = Student(self.model, student_explainer, WEIGHT)
         self.module = TrainingModule(self.model, [CrossEntropy()]).train()
-        self.scaffold = TeacherExplainer(ParameterisedAttention.for_model(self.teacher))
+        self.scaffold = TeacherExplainer(ParameterizedAttention.for_model(self.teacher))
         self.optimizer = torch.optim.SGD(self.student.trainable_weights().values(), lr=RATE, weight_decay=0.01)
         self.head_logits = [self.compute_heads(batch) for batch in self.batches]
 

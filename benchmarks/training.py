@@ -52,17 +52,17 @@ from timing import DATA, load_minilm, measure_ratios, parse_options, write_resul
 
 RUNS = 4
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
-CITED: dict[str, Any] = {"explainer": expound.explainer("decompx_linear"), "granularity": "source"}
-CITING = {"cite": {}, "cite, kept": {"lifetime": RUNS}, "cite, every 4": {"every": 4}}
+CITED: dict[str, Any] = {"explainer": expound.explainer("decompx_linear"), "unit": "source"}
+CITING = {"cite": {}, "cite, kept": {"lifetime": RUNS}, "cite, every 4": {"interval": 4}}
 IVRA_BARS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 REGEX_BAR = 2.5
 LOOP_BAR = 1.03
 NO_TERMS = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
 LINEAR = "decompx_linear"
-GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {LINEAR: {"teacher": LINEAR}}
+GUIDANCE = {f"IG of {points}": {"n_steps": points} for points in (1, 2, 4, 8)} | {LINEAR: {"explainer": LINEAR}}
 REGEX: dict[str, dict[str, Any]] = {
-    f"{name}, share {share}": settings | {"share": share}
+    f"{name}, share {share}": settings | {"batch_fraction": share}
     for share in (0.25, 0.125)
     for name, settings in GUIDANCE.items()
 } | {
@@ -124,14 +124,14 @@ def measure_ivra(steps: int) -> dict[str, dict[str, Any]]:
             )
 
         attentions = {
-            normaliser: InterpretableAttention.for_model(model, normaliser=normaliser)
-            for normaliser in ("sparsemax", "softmax")
+            normalizer: InterpretableAttention.for_model(model, normalizer=normalizer)
+            for normalizer in ("sparsemax", "softmax")
         }
         with torch.no_grad():
             kinds = {name: partial(explain, each) for name, each in attentions.items()}
             ratios = measure_ratios(partial(model, batch), kinds, 2 * steps)
         results[f"explanation of 16 texts of {length} tokens"] = ratios | {"bar": IVRA_BARS["explanation"]}
-    attention = InterpretableAttention.for_model(model, normaliser="softmax")
+    attention = InterpretableAttention.for_model(model, normalizer="softmax")
     criteria: dict[str, Objective] = {
         "comprehensiveness": ComprehensivenessLoss(attention),
         "sufficiency": SufficiencyLoss(attention),

@@ -238,7 +238,7 @@ def parquet(folder):
     return folder / "data"
 
 
-def labelled(folder):
+def labeled(folder):
     (folder / "data").write_text("\n".join(f"{row['label']} {row['text']}" for row in ROWS))
     return folder / "data"
 
@@ -343,7 +343,7 @@ CORPORA = {
     "csv": csv,
     "jsonl": lambda folder: lines(folder / "data", ROWS),
     "parquet": parquet,
-    "labelled": labelled,
+    "labeled": labeled,
     "hub": hub,
     "label_studio": label_studio,
     "argilla": argilla,

@@ -48,7 +48,7 @@ def sweep_others(names: Iterable[str], usual: Iterable[str] = USUAL) -> list[Any
 def tiny(
     family: str, head: str = "SequenceClassification", *, seed: int = 0, dtype=torch.float32, **changes: Any
 ) -> Any:
-    """A random model of the family, its biases and norms randomised too, in evaluation mode, without a processor."""
+    """A random model of the family, its biases and norms randomized too, in evaluation mode, without a processor."""
     torch.manual_seed(seed)
     known = FAMILIES[family]
     config = hf.AutoConfig.for_model(family, **(known.small_config | {"num_labels": 3} | changes))

@@ -93,7 +93,7 @@ def parquet(texts):
     return {"data": buffer.getvalue()}
 
 
-def labelled(texts):
+def labeled(texts):
     return {"data": "\n".join(f"{row['label']} {row['text']}" for row in _rows(texts)).encode()}
 
 
@@ -123,7 +123,7 @@ def argilla(texts):
 
 SAMPLES = {
     "sst": sst, "eraser": eraser, "snli": snli, "squad": squad, "mlqe": mlqe, "csv": table, "jsonl": jsonl,
-    "exchanges": exchanges, "parquet": parquet, "labelled": labelled, "label_studio": label_studio, "argilla": argilla,
+    "exchanges": exchanges, "parquet": parquet, "labeled": labeled, "label_studio": label_studio, "argilla": argilla,
 }  # fmt: skip
 """Functions that make the files of a dataset: content by name in its folder, or by `data` if it is one file."""
 READER = {"exchanges": "jsonl"}

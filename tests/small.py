@@ -28,7 +28,7 @@ FEW = {
     "lime": {"n_samples": 24},
     "kernel_shap": {"n_samples": 24},
     "shapley_sampling": {"n_samples": 24},
-    "reagent": {"steps": 6},
+    "reagent": {"n_steps": 6},
     "context_cite": {"n_samples": 24, "alpha": 1e-4},
     "solvex": {"beam": 2, "objective": "comprehensiveness"},
 }

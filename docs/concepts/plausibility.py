@@ -11,7 +11,7 @@ arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "dis
 expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 model = expound.load("baseline", device="cpu")
 
-metrics = ["auc", "recall_at_k", "aopc_comprehensiveness"]
+metrics = ["rationale_auc", "recall_at_k", "aopc_comprehensiveness"]
 expound.compare(model, test.select(range(40)), ["occlusion", "attention_rollout", "random"], metrics)
 
 # %% [markdown]
@@ -35,6 +35,6 @@ expound.compare(model, test.select(range(40)), ["occlusion", "attention_rollout"
 # - **Rationales are incomplete.** People stop marking when they have found enough; an unmarked word is not always
 #   unimportant. Texts in which nothing, or everything, is marked have no value.
 #
-# Plausibility can be trained: [explanation regularisation](../recipes/er_joint.md) adds the distance between
+# Plausibility can be trained: [explanation regularization](../recipes/er_joint.md) adds the distance between
 # attributions and rationales to the loss. The model then attends to what people marked; whether it also needs these
 # words is again a question of faithfulness.

@@ -41,7 +41,7 @@ def draw_chart(lines: Mapping[str, Points], title: str, x_label: str = "step") -
 
 
 def _spread_heights(heights: Sequence[float], least: float = 15) -> list[float]:
-    """Return the heights, moved down until neighbours are at least `least` apart, so that labels do not overlap."""
+    """Return the heights, moved down until neighbors are at least `least` apart, so that labels do not overlap."""
     order = sorted(range(len(heights)), key=lambda each: heights[each])
     moved = list(heights)
     for above, below in pairwise(order):

@@ -20,7 +20,7 @@ COPY = (
 )
 PARAMETERS = {
     "context_cite": "n_samples=48",
-    "reagent": "steps=40",
+    "reagent": "n_steps=40",
     "solvex": "beam=5",
     "smooth_grad": "n_samples=20",
     "f_fidelity": "copy=baseline-copy",
@@ -28,18 +28,18 @@ PARAMETERS = {
 """Parameters in examples, by the part's id: methods should take about a second, and some metrics need one."""
 METRIC_NOTES = {
     "f_fidelity": "The first command trains the copy, once for each model.",
-    "side_auc": "The reviews are single texts, for which it is the same as `auc`. On pairs, `side_auc?side=2` judges "
-    "the second text.",
+    "side_auc": "The reviews are single texts, for which it is the same as `rationale_auc`. On pairs, "
+    "`side_auc?side=2` judges the second text.",
     "seconds": "Costs are measured beside every metric.",
     "peak_memory": "Costs are measured beside every metric.",
 }
 """Notes on the examples of metrics, by id."""
 RECIPE_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
-    "er_joint": {"guide": "attention", "weight": 10.0},
-    "er_constrained": {"guide": "attention", "bound": 0.1},
-    "er_bound": {"guide": "attention"},
-    "fresh": {"explainer_id": "occlusion"},
-    "roar": {"explainer_id": "occlusion"},
+    "er_joint": {"explainer": "attention", "weight": 10.0},
+    "er_constrained": {"explainer": "attention", "bound": 0.1},
+    "er_bound": {"explainer": "attention"},
+    "fresh": {"explainer": "occlusion"},
+    "roar": {"explainer": "occlusion"},
     "smat": {"teacher": "baseline", "student_size": 80},
     "ivra": {"criteria": "comprehensiveness"},
     "aml": {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5, "train_rows": 80},
@@ -52,7 +52,7 @@ FOLDERS = {
     "citation": "cited",
     "hidden_state_probe": "fitted",
     "interpretable_attention": "guided/interpretable_attention",
-    "parameterised_attention": "scaffolded/teacher_explainer",
+    "parameterized_attention": "scaffolded/teacher_explainer",
     "rationale_extractor": "extracted",
 }
 """Folders in which training saves learned methods; the names are examples."""
@@ -60,7 +60,7 @@ UNTRAINED = (
     "attention_to_source",
     "hidden_state_probe",
     "interpretable_attention",
-    "parameterised_attention",
+    "parameterized_attention",
     "rationale_extractor",
 )
 """Learned methods that can explain before training; the pictures show this state."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-WIDTH, HEIGHT, COLOURS = 1000, 1080, 256
+WIDTH, HEIGHT, COLoRS = 1000, 1080, 256
 HIDE_CURVES = "#curves, fieldset { display: none }"
 PICTURE = Path(__file__).parents[1] / "pictures" / "report.png"
 
@@ -28,4 +28,4 @@ def take_screenshot(report: Path) -> Image.Image:
 
 
 if __name__ == "__main__":
-    take_screenshot(Path(sys.argv[1]) / "report.html").quantize(COLOURS).save(PICTURE, optimize=True)
+    take_screenshot(Path(sys.argv[1]) / "report.html").quantize(COLoRS).save(PICTURE, optimize=True)

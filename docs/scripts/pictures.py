@@ -101,6 +101,6 @@ def write(folder: Path) -> None:
     }
     (folder / "pictures.json").write_text(json.dumps(shown), encoding="utf-8")
     rows = expound.load_data("generated", "test", limit=40)
-    comparison = expound.compare(model, rows, COMPARED, ["aopc_comprehensiveness", "aopc_sufficiency", "auc"])
+    comparison = expound.compare(model, rows, COMPARED, ["aopc_comprehensiveness", "aopc_sufficiency", "rationale_auc"])
     (gallery / "report.html").write_text(comparison.to_html(), encoding="utf-8")
     expound.attribute(model, rows.select(range(8)), method="decompx_linear").to_html(gallery / "explained.html")

@@ -42,7 +42,7 @@ METHODS = {
     **dict.fromkeys(("er_joint", "er_constrained", "er_bound", "regex"), "attention_last"),
     "rrr": "saliency",
     "extractor": "rationale_extractor:{}",
-    "smat": "parameterised_attention:{}/teacher_explainer",
+    "smat": "parameterized_attention:{}/teacher_explainer",
     "ivra": "interpretable_attention:{}/interpretable_attention",
     "aml": "attributive_masking:{}",
     "cite": "decompx_linear",

@@ -42,7 +42,7 @@ for method in ("integrated_gradients", "attention_rollout", "random"):
 
 # %%
 methods = ["decompx_linear", "integrated_gradients?n_steps=10", "occlusion", "attention_rollout", "random"]
-metrics = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]
+metrics = ["aopc_comprehensiveness", "aopc_sufficiency", "rationale_auc"]
 comparison = expound.compare(model, test.select(range(60)), methods, metrics)
 comparison
 

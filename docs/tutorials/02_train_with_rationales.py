@@ -2,7 +2,7 @@
 # # Train with rationales and see what changes
 #
 # The generated reviews come with rationales: the words that decide the label are marked. `er_joint` adds the distance
-# between the model's attention and these marks to the loss (explanation regularisation, Ferreira et al. 2024). This
+# between the model's attention and these marks to the loss (explanation regularization, Ferreira et al. 2024). This
 # tutorial tests whether the attention follows the rationales, and what else changes.
 # %%
 import expound
@@ -21,7 +21,7 @@ expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_sh
 # %%
 one_epoch = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
 for folder, weight in {"control": 0.0, "guided": 10.0}.items():
-    recipe = expound.recipe("er_joint", guide="attention_last", weight=weight)
+    recipe = expound.recipe("er_joint", explainer="attention_last", weight=weight)
     expound.train("baseline", (train, dev), recipe, output_dir=folder, **one_epoch)
 control, guided = (expound.load(folder, device="cpu") for folder in ("control", "guided"))
 
@@ -47,7 +47,7 @@ expound.attribute(guided, [test[3]], method="attention_last")
 # %%
 examples = test.select(range(80))
 methods = ["attention_last", "decompx_linear", "random"]
-metrics = ["auc", "aopc_comprehensiveness"]
+metrics = ["rationale_auc", "aopc_comprehensiveness"]
 before = expound.compare(control, examples, methods, metrics)
 after = expound.compare(guided, examples, methods, metrics)
 after.difference(before).round(3)
@@ -60,10 +60,10 @@ after.difference(before).round(3)
 # The same on the command line:
 #
 # ```sh
-# expound train er_joint --guide attention_last --weight 0 --model baseline --data generated --output-dir control
-# expound train er_joint --guide attention_last --weight 10 --model baseline --data generated --output-dir guided
+# expound train er_joint --explainer attention_last --weight 0 --model baseline --data generated --output-dir control
+# expound train er_joint --explainer attention_last --weight 10 --model baseline --data generated --output-dir guided
 # expound compare --model guided --against control --data generated --split test --limit 80 \
-#   --methods attention_last,decompx_linear,random --metrics auc,aopc_comprehensiveness --output-dir judged
+#   --methods attention_last,decompx_linear,random --metrics rationale_auc,aopc_comprehensiveness --output-dir judged
 # ```
 #
 # If the explanation loss has to fall below a fixed bound, use [er_constrained](../recipes/er_constrained.md).

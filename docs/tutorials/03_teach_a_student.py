@@ -18,7 +18,7 @@ model = expound.load("baseline", device="cpu")
 # %%
 short = {"num_train_epochs": 6, "learning_rate": 1e-3, "use_cpu": True, "disable_tqdm": True}
 for explainer in ("none", "learned"):
-    recipe = expound.recipe("smat", teacher="baseline", explainer_id=explainer, student_size=200)
+    recipe = expound.recipe("smat", teacher="baseline", explainer=explainer, student_size=200)
     result = recipe.train("tiny", train, dev, f"student-{explainer}", arguments=short, processing_class="baseline")
     print(f"explanations: {explainer}, simulatability: {result.metrics['simulatability']:.3f}")
 
@@ -27,9 +27,9 @@ for explainer in ("none", "learned"):
 # learned explainer, which can be used like every other method:
 
 # %%
-learned = "parameterised_attention:student-learned/teacher_explainer"
+learned = "parameterized_attention:student-learned/teacher_explainer"
 examples = test.select(range(50))
-expound.compare(model, examples, ["attention_all", learned, "random"], ["aopc_comprehensiveness", "auc"])
+expound.compare(model, examples, ["attention_all", learned, "random"], ["aopc_comprehensiveness", "rationale_auc"])
 
 # %% [markdown]
 # [Results](../results/smat.md) on real data with several seeds; [SMaT's page](../recipes/smat.md) lists the options.

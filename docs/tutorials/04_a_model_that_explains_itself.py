@@ -12,7 +12,7 @@ arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "dis
 expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
 model = expound.load("baseline", device="cpu")
 # %%
-recipe = expound.recipe("ivra", criteria="comprehensiveness", normaliser="softmax")
+recipe = expound.recipe("ivra", criteria="comprehensiveness", normalizer="softmax")
 one_epoch = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
 result = expound.train("baseline", (train.select(range(800)), dev), recipe, output_dir="ivra", **one_epoch)
 result.metrics["accuracy"]

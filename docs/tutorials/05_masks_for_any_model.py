@@ -24,7 +24,7 @@ recipe.train("baseline", train, dev, "masking", arguments=quick)
 # %%
 examples = test.select(range(60))
 methods = ["attributive_masking:masking", "decompx_linear", "occlusion", "random"]
-expound.compare(model, examples, methods, ["aopc_comprehensiveness", "auc"])
+expound.compare(model, examples, methods, ["aopc_comprehensiveness", "rationale_auc"])
 
 # %%
 expound.attribute(model, [test[2]], method="attributive_masking:masking")

@@ -35,7 +35,7 @@ from expound.metrics import input_consistency, max_sensitivity
 examples = test.select(range(100))
 batch = model.encode(examples.select(range(8)))
 for method in ("saliency", "decompx_linear", "attention_rollout"):
-    sensitivity = float(max_sensitivity(model, batch, method, samples=4).mean())
+    sensitivity = float(max_sensitivity(model, batch, method, n_samples=4).mean())
     consistency = float(np.nanmean(input_consistency(model, examples, method, versions=2)))
     print(f"{method:18} sensitivity {sensitivity:.3f}   consistency {consistency:.3f}")
 

@@ -19,9 +19,9 @@ def guided(study: Study) -> None:
     dev = Data("dev", "generated?size=60", split="dev")
     test = films.but("test", split="test", limit=12)
     tiny = Model("tiny", "tiny", max_length=48)
-    runs = study.train("Guided", "er_joint", Training("reviews", films, dev), tiny, guide="attention")
+    runs = study.train("Guided", "er_joint", Training("reviews", films, dev), tiny, explainer="attention")
     explainers = {"ATT": "attention_last", "DX": "decompx_linear"}
-    metrics = {"AUC": "auc", "A-C": "aopc_comprehensiveness"}
+    metrics = {"AUC": "rationale_auc", "A-C": "aopc_comprehensiveness"}
     study.judge("own", runs, test, explainers, metrics)
     study.table("guided", "", rows="explainer", columns="metric", metrics=["AUC", "A-C"])
 """)

@@ -15,7 +15,7 @@ model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # ## How many people?
 #
-# `expound people power` simulates studies. Suppose that the better of two neighbouring methods is ranked first in
+# `expound people power` simulates studies. Suppose that the better of two neighboring methods is ranked first in
 # 65 % of the cases. How many annotators does a study of three methods need to find the order of the methods?
 
 # %%
@@ -86,7 +86,7 @@ expound.attribute(model, [test[0]], method=methods[2])
 #
 # ```sh
 # expound people create --protocol study.yaml
-# expound people serve --host 0.0.0.0 --name https://study.example.org
+# expound people serve --host 0.0.0.0 --public-host https://study.example.org
 # ```
 #
 # `papers/studies/people/smat-table-4.yaml` is a complete protocol; `expound people schema` prints the schema.

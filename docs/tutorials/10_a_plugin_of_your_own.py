@@ -155,7 +155,7 @@ expound.attribute(model, [test[0]], method="gradient_length?power=0.5")
 # %%
 examples = test.select(range(40))
 methods = ["gradient_length", "saliency", "decompx_linear", "random"]
-expound.compare(model, examples, methods, ["aopc_comprehensiveness", "auc"])
+expound.compare(model, examples, methods, ["aopc_comprehensiveness", "rationale_auc"])
 
 # %% [markdown]
 # ## Test it

@@ -73,13 +73,13 @@ tokenizer.save_pretrained("orders")
 # λ and the weight of the KL divergence are 10. On the command line:
 #
 # ```sh
-# expound train cite --model orders --data jsonl:orders.jsonl --citation decompx_linear --output-dir cited
+# expound train cite --model orders --data jsonl:orders.jsonl --explainer decompx_linear --output-dir cited
 # ```
 
 # %%
 train, dev = (Dataset.from_list([make_example() for _ in range(size)]) for size in (320, 200))
 quick = {"max_steps": 60, "eval_steps": 60, "learning_rate": 1e-3, "disable_tqdm": True}
-recipe = expound.recipe("cite", citation="decompx_linear")
+recipe = expound.recipe("cite", explainer="decompx_linear")
 result = recipe.train("orders", train, dev, "cited", arguments=quick)
 print({name: round(value, 3) for name, value in result.metrics.items()})
 

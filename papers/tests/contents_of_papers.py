@@ -8,19 +8,19 @@ SEVEN = ["Baseline", "ER + ATT", "ER + ATTR", "ER + IxG", "ER-C + ATT", "ER-C + 
 FIFTEEN = {"Baseline": 15, "ER + ATT": 15, "ER + ATTR": 15, "ER + IxG": 15, "ER-C + ATT": 15, "ER-C + ATTR": 15}
 REGEX = {
     "learning_rate": 1e-05,
-    "head_rate": 10.0,
+    "head_lr_multiplier": 10.0,
     "num_train_epochs": 10,
     "max_grad_norm": 1.0,
-    "points": 50,
-    "mask_ratio": 0.15,
+    "n_steps": 50,
+    "mask_fraction": 0.15,
     "gradient_weight": 0.01,
     "adversarial_weight": 0.5,
     "guidance_weight": 0.01,
     "radius": 1e-05,
     "step_size": 0.001,
-    "noise": 1e-05,
+    "stdevs": 1e-05,
     "ascent_steps": 2,
-    "share": 1.0,
+    "batch_fraction": 1.0,
 }
 AML = {
     "learning_rate": 4e-05,
@@ -377,10 +377,10 @@ PAPERS = {
     "ivra-table-7": {
         "paper": "Xie et al. 2024, Table 7",
         "settings": {
-            "SIM, 3e-5, 1": {"learning_rate": 3e-05, "gamma": 1.0},
-            "COMP, 3e-4, 0.75": {"learning_rate": 0.0003, "gamma": 0.75},
-            "SUFF, 1e-4, 0.5": {"learning_rate": 0.0001, "gamma": 0.5},
-            "CONS, 1e-3, 0.25": {"learning_rate": 0.001, "gamma": 0.25},
+            "SIM, 3e-5, 1": {"learning_rate": 3e-05, "lr_decay": 1.0},
+            "COMP, 3e-4, 0.75": {"learning_rate": 0.0003, "lr_decay": 0.75},
+            "SUFF, 1e-4, 0.5": {"learning_rate": 0.0001, "lr_decay": 0.5},
+            "CONS, 1e-3, 0.25": {"learning_rate": 0.001, "lr_decay": 0.25},
         },
     },
     "smat-table-7": {
@@ -594,6 +594,6 @@ PAPERS = {
         "figure": "fig-4",
         "kind": "sweep",
         "recipes": ["K = 0.05", "K = 0.1", "K = 0.15", "K = 0.2", "K = 0.25", "K = 0.3"],
-        "settings": {"K = 0.3": REGEX | {"mask_ratio": 0.3}},
+        "settings": {"K = 0.3": REGEX | {"mask_fraction": 0.3}},
     },
 }

@@ -15,7 +15,7 @@ def study_for_tests(study: Study) -> None:
         data, model = Training("films", films, dev), Model("tiny", "tiny", max_length=24)
         runs.append(study.train(name, "baseline", data, model, arguments={"learning_rate": rate}))
     explainers = {"IxG": "input_x_gradient", "ATT": "attention_last", "DX": "decompx"}
-    metrics = {"AUC": "auc", "A-C": "aopc_comprehensiveness"}
+    metrics = {"AUC": "rationale_auc", "A-C": "aopc_comprehensiveness"}
     study.judge("all", runs, dev, explainers, metrics, keep_attributions=True, layers=True)
     study.table(
         "f1", "", rows="recipe", columns=["dataset", "metric"], metrics=["accuracy", "f1_macro"], scale=100,

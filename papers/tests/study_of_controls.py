@@ -14,8 +14,8 @@ def study_of_controls(study: Study) -> None:
     runs = study.train("Model", "baseline", Training("films", films, dev), tiny)
     explainers = {
         "nothing": "none",
-        "untrained": "parameterised_attention?untrained",
-        "words": "interpretable_attention?untrained&normaliser=softmax&special_tokens=false",
+        "untrained": "parameterized_attention?untrained",
+        "words": "interpretable_attention?untrained&normalizer=softmax&special_tokens=false",
         "IxG": "input_x_gradient",
         "noisy": Explainer("input_x_gradient", noisy=Noisy("aopc_comprehensiveness", maps=5)),
     }

@@ -20,15 +20,15 @@ def study_of_runs(study: Study) -> None:
     one = {"seeds": [0]}
     continued = study.train("Continued", "baseline", few, tiny, start=teacher, arguments={"learning_rate": 0}, **one)
     taken = study.train("Taken", None, few, tiny, start=teacher, **one)
-    how = {"support": teacher, "ratio": 0.4}
-    fresh = study.train("FRESH", "fresh", few, tiny, explainer_id="occlusion", **one, **how)
+    how = {"explained_model": teacher, "fraction": 0.4}
+    fresh = study.train("FRESH", "fresh", few, tiny, explainer="occlusion", **one, **how)
     explainers = {
         "ATT": "attention_last",
-        "learned": "parameterised_attention:{run}/explainer",
-        "moved": Explainer("parameterised_attention:{run}/explainer", teacher),
+        "learned": "parameterized_attention:{run}/explainer",
+        "moved": Explainer("parameterized_attention:{run}/explainer", teacher),
     }
     metrics = {"A-C": "aopc_comprehensiveness", "A-S": "aopc_sufficiency"}
-    study.judge("own", teacher, test, explainers, metrics | {"F": f"f_fidelity?copy={continued}&draws=1"})
+    study.judge("own", teacher, test, explainers, metrics | {"F": f"f_fidelity?copy={continued}&n_samples=1"})
     some = choose(explainers, "ATT", "moved")
     study.judge("students", student, [dev, test], some, metrics, keep_attributions=True)
     study.judge("again", [continued, taken], test)

@@ -11,7 +11,7 @@ import torch
 from expound.errors import ExpoundError
 from expound.explainers import explainer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.metrics import metric
 from expound.models import load
 from expound.training import RunOptions
@@ -76,10 +76,10 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
     model = shared("bert")
     batch = model.encode(uneven("bert"))
     for spec, made in (
-        ("parameterised_attention?untrained", ParameterisedAttention.for_model(model)),
-        ("parameterised_attention?untrained&layers=last", ParameterisedAttention.for_model(model, "last")),
-        ("interpretable_attention?untrained=true&normaliser=softmax&special_tokens=no",
-         InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=False)),
+        ("parameterized_attention?untrained", ParameterizedAttention.for_model(model)),
+        ("parameterized_attention?untrained&layers=last", ParameterizedAttention.for_model(model, "last")),
+        ("interpretable_attention?untrained=true&normalizer=softmax&special_tokens=no",
+         InterpretableAttention.for_model(model, normalizer="softmax", special_tokens=False)),
     ):  # fmt: skip
         assert torch.equal(explainer(spec).attribute(model, batch), made.attribute(model, batch))
         assert explainer(spec).name == made.name
@@ -90,11 +90,11 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
         ("special_tokens=perhaps", "true or false"),
     ):
         with pytest.raises(ExpoundError, match=message):
-            explainer(f"parameterised_attention?untrained&{wrong}")
+            explainer(f"parameterized_attention?untrained&{wrong}")
     with pytest.raises(ExpoundError, match="must be trained before it explains"):
         explainer("attributive_masking?untrained")
     with pytest.raises(ExpoundError, match="is learned: give the folder"):
-        explainer("parameterised_attention?untrained=false")
+        explainer("parameterized_attention?untrained=false")
 
 
 def test_students_are_those_that_learn_one_by_one(results):

@@ -23,7 +23,7 @@ def train(study: Study):
 def one(study: Study) -> None:
     *runs, films, tiny = train(study)
     runs.append(study.train("joint", "er_joint", films, tiny))
-    study.judge("plausible", runs, films.dev, {"random": "random"}, {"auc": "auc"})
+    study.judge("plausible", runs, films.dev, {"random": "random"}, {"rationale_auc": "rationale_auc"})
 
 @register
 def two(study: Study) -> None:

@@ -139,7 +139,7 @@ def test_explainers_are_compared_with_the_same_one_of_the_reference(results):
         pd.read_parquet(results.store.cell_folder(r.cell.key) / "results.parquet")
         for r in results.find_runs(recipe="fast")
     ]
-    means = [frame[frame["method"] == "attention_last"]["auc"].mean() for frame in runs]
+    means = [frame[frame["method"] == "attention_last"]["rationale_auc"].mean() for frame in runs]
     assert table.center[3, 0] == pytest.approx(np.median(means))
     assert table.low[3, 0] == pytest.approx(np.percentile(means, 25))
 
@@ -210,7 +210,7 @@ def test_the_leaderboard_has_every_judged_explanation(reference_root, capsys):
     ((dataset, board),) = make_leaderboards(Store(reference_root)).items()
     assert dataset.startswith("dev (")
     assert len(board.rows) == 6
-    labels = [metric(name).card.label for name in ("auc", "aopc_comprehensiveness")]
+    labels = [metric(name).card.label for name in ("rationale_auc", "aopc_comprehensiveness")]
     assert [card.label for card in board.cards] == labels
     assert board.count[0].tolist() == [3 * 12, 3 * 12]
     assert main(["study", "leaderboard", "--output-dir", str(reference_root), "--format", "csv"]) == 0

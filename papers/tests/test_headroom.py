@@ -26,7 +26,7 @@ def search(tmp_path):
     options = RunOptions(arguments=QUIET | SETTINGS)
     start = families.tiny("bert").config
     return CoefficientSearch(
-        Teaching(teacher, weight=1.0), start, tmp_path, options, attention={"normaliser": "softmax"}
+        Teaching(teacher, weight=1.0), start, tmp_path, options, attention={"normalizer": "softmax"}
     )
 
 

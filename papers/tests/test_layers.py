@@ -13,7 +13,7 @@ from expound.models import Capture, ExplainedModel
 from expound_papers.runs.layer_plausibility import plausibility_by_layer
 
 TECHNIQUES = ("attention_last", "attention_rollout", "input_x_gradient", "alti", "decompx_linear")
-WHOLE = "?level=token&specials=true&absolute=true"
+WHOLE = "?unit=token&special_tokens=true&absolute=true"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def results(model, data):
-    metrics = [f"{name}{WHOLE}" for name in ("auc", "average_precision", "recall_at_k")]
+    metrics = [f"{name}{WHOLE}" for name in ("rationale_auc", "average_precision", "recall_at_k")]
     return expound.compare(model, data, TECHNIQUES, metrics, target="label", batch_size=5, special_tokens=True).results
 
 
@@ -45,7 +45,7 @@ def test_plausibility_is_sklearns_over_all_positions_special_ones_included(model
             method = expound.explainer(technique)
             scores = method.explain(model, batch, batch.labels, special_tokens=True).scores[0].abs().numpy()
         assert (scores[[0, -1]] != 0).any()
-        assert found["auc"] == pytest.approx(roc_auc_score(gold, scores), abs=1e-5)
+        assert found["rationale_auc"] == pytest.approx(roc_auc_score(gold, scores), abs=1e-5)
         assert found["average_precision"] == pytest.approx(average_precision_score(gold, scores), abs=1e-5)
         best = np.argsort(-scores, kind="stable")[: gold.sum()]
         assert found["recall_at_k"] == pytest.approx(gold[best].mean(), abs=1e-5)
@@ -80,4 +80,6 @@ def test_every_layer_is_judged_and_the_last_is_the_method(model, data, results):
     assert list(frame.index) == [("attention_last", 1), ("attention_last", 2), ("attention_rollout", 1),
                                  ("attention_rollout", 2)]  # fmt: skip
     for name in ("attention_last", "attention_rollout"):
-        assert frame["value"][name, 2] == pytest.approx(results[results["method"] == name]["auc"].mean(), abs=1e-6)
+        assert frame["value"][name, 2] == pytest.approx(
+            results[results["method"] == name]["rationale_auc"].mean(), abs=1e-6
+        )

@@ -34,7 +34,7 @@ def study(study: Study) -> None:
     data = Training("films", films, films)
     slow = study.train("slow", "baseline", data, tiny)
     runs = [slow, study.train("fast", "baseline", data, tiny, arguments={"learning_rate": 1})]
-    runs.append(study.train("later", "fresh", data, tiny, support=slow))
+    runs.append(study.train("later", "fresh", data, tiny, explained_model=slow))
     explainers = {"ATT": "attention_last", "IxG": "input_x_gradient"}
     metrics = {"A-C": "aopc_comprehensiveness", "A-S": "aopc_sufficiency"}
     study.judge("all", runs, films, explainers, metrics, limits={"IxG": 5}, keep_attributions=True)

@@ -6,8 +6,8 @@ import torch
 from sklearn.metrics import f1_score
 
 import expound
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
-from expound.metrics.sanity import randomise_cascade
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
+from expound.metrics.sanity import randomize_cascade
 from expound.metrics.simulatability import simulatability_gain
 from expound.recipes import extract_rationales
 from expound.testing.models import random_model
@@ -38,7 +38,7 @@ def folders(tmp_path_factory):
 
 def test_removal_is_judged_on_texts_without_the_chosen_words(folders, data):
     model, support = (expound.load(folder, device="cpu") for folder in folders)
-    options = {"support": str(folders[1]), "explainer": "occlusion", "ratio": 0.3}
+    options = {"explained_model": str(folders[1]), "explainer": "occlusion", "fraction": 0.3}
     check_protocol("roar", options)
     found = run_protocol("roar", model, data, options, seed=0)
     expected, _ = evaluate_performance(model, extract_rationales(support, data, "occlusion", 0.3, rest=True))
@@ -50,7 +50,7 @@ def test_sanity_is_the_cascade_at_three_stages_and_the_model_of_shuffled_labels(
     options = {"explainer": "input_x_gradient", "random_labels": str(folders[1])}
     check_protocol("sanity", options)
     found = run_protocol("sanity", model, data, options, seed=7)
-    means = randomise_cascade(model, list(data), "input_x_gradient", seed=7).means
+    means = randomize_cascade(model, list(data), "input_x_gradient", seed=7).means
     assert [found["sanity_head"], found["sanity_all"]] == pytest.approx([means[1], means[-1]])
     assert -1 <= found["sanity_labels"] < 0.9
     same = run_protocol("sanity", model, data, options | {"random_labels": str(folders[0])}, seed=7)
@@ -70,18 +70,18 @@ def test_a_student_gains_on_one_that_had_no_explanations(folders, data):
 
 
 def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data):
-    model, metric = expound.load(folders[0], device="cpu"), "auc?absolute=false"
+    model, metric = expound.load(folders[0], device="cpu"), "rationale_auc?absolute=false"
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     explainers = {}
     for layer in range(layers):
         for head in [None, *range(heads)]:
-            explainer = ParameterisedAttention.for_model(model, normaliser="none")
+            explainer = ParameterizedAttention.for_model(model, normalizer="none")
             explainer.coefficients.data.zero_()
             explainer.coefficients.data[layer, slice(None) if head is None else head] = 1 / (
                 heads if head is None else 1
             )
             explainers[f"{layer}/{head}"] = explainer
-    said = expound.compare(model, data, explainers, [metric]).results.groupby("method")["auc"].mean()
+    said = expound.compare(model, data, explainers, [metric]).results.groupby("method")["rationale_auc"].mean()
     check_protocol("best_attention", {"metric": metric})
     found = run_protocol("best_attention", model, data, {"metric": metric}, seed=0)
     whole = said.index.str.endswith("None")

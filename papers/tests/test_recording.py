@@ -28,8 +28,8 @@ def good(study: Study) -> None:
     tiny = Model("tiny", "tiny")
     arguments = {"learning_rate": 1e-3, "optim": "no", "max_steps": 3}
     runs = study.train("plain", "baseline", films, tiny, arguments=arguments)
-    study.judge("all", runs, dev, {"ATT": "attention_last"}, {"auc": "auc"})
-    study.table("t", "", rows="recipe", columns=["dataset", "explainer"], metrics="auc")
+    study.judge("all", runs, dev, {"ATT": "attention_last"}, {"rationale_auc": "rationale_auc"})
+    study.table("t", "", rows="recipe", columns=["dataset", "explainer"], metrics="rationale_auc")
 """
 
 
@@ -42,7 +42,7 @@ def test_calls_are_recorded_and_nothing_is_executed(tmp_path):
     study = load_study(write_file(tmp_path / "good.py", GOOD))
     assert (study.name, study.title, study.notes) == ("good-small", "A good study", "It has notes.")
     assert study.seeds == [0, 1]
-    assert study.metrics == {"auc": "auc"}
+    assert study.metrics == {"rationale_auc": "rationale_auc"}
     assert study.recipes["plain"].arguments == {"learning_rate": 0.001, "optim": "no", "max_steps": 3}
     assert [run.title for run in study.runs] == [
         "films / tiny / plain / seed 0", "films / tiny / plain / seed 0 / all / dev",
@@ -51,7 +51,10 @@ def test_calls_are_recorded_and_nothing_is_executed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["good.py"]
 
 
-RECIPE, JUDGED = 'runs = study.train("plain", "baseline", films, tiny, arguments=arguments)', '{"auc": "auc"})'
+RECIPE, JUDGED = (
+    'runs = study.train("plain", "baseline", films, tiny, arguments=arguments)',
+    '{"rationale_auc": "rationale_auc"})',
+)
 BAD = [
     ('"baseline"', '"baselin"', 15, "unknown recipe 'baselin'. Did you mean 'baseline'"),
     ("arguments=arguments)", 'options={"seed": 1})', 15, "unknown option of a run 'seed'"),
@@ -61,15 +64,20 @@ BAD = [
     ('"baseline", films, tiny', "None, films, tiny, weight=1", 15, "trains nothing, and has no parameters, got weight"),
     (RECIPE, RECIPE + "; " + RECIPE, 15, "plain is trained twice"),
     ("attention_last", "attention_lost", 16, "Did you mean 'attention_last'"),
-    ('"auc": "auc"', '"auc": "auk"', 16, "unknown metric 'auk'"),
+    ('"rationale_auc": "rationale_auc"', '"rationale_auc": "auk"', 16, "unknown metric 'auk'"),
     ('"dev", "generated?size=40"', '"dev", "generatd"', 15, "unknown kind of data 'generatd'"),
     ('["dataset", "explainer"]', '["data", "explainer"]', 17, "unknown field 'data'"),
-    ('metrics="auc")', 'metrics="auc", show="average")', 17, "unknown form 'average'"),
-    ('metrics="auc")', 'metrics="auc", where={"recipe": "plane"})', 17, "unknown recipe 'plane'. Did you mean 'plain'"),
+    ('metrics="rationale_auc")', 'metrics="rationale_auc", show="average")', 17, "unknown form 'average'"),
+    (
+        'metrics="rationale_auc")',
+        'metrics="rationale_auc", where={"recipe": "plane"})',
+        17,
+        "unknown recipe 'plane'. Did you mean 'plain'",
+    ),
     ("study.seeds = 2", 'Model("m", "${NOT_SET_ANYWHERE}").source_for_seed(0)', 9, "NOT_SET_ANYWHERE is not set"),
     (JUDGED, JUDGED[:-1] + ', limits={"rnd": 3})', 16, "unknown explainer 'rnd'"),
     (JUDGED, JUDGED[:-1] + ", pool=dev)", 16, "pool: options are for a protocol"),
-    (', {"auc": "auc"})', ', protocol="students")', 16, "students needs the option 'pool'"),
+    (', {"rationale_auc": "rationale_auc"})', ', protocol="students")', 16, "students needs the option 'pool'"),
     ('"attention_last"', '"none"', 16, "the explainer none is for protocols with students"),
     ('"attention_last"', 'Explainer("attention_last", runs)', 16, "takes nothing from the run 'plain'"),
     ('"attention_last"', 'Explainer("random", noisy=Noisy("auk"))', 16, "unknown metric 'auk'"),
@@ -92,7 +100,11 @@ def test_what_is_wrong_is_said_at_once_with_the_line_of_the_call(tmp_path, old, 
 
 def test_a_wrong_name_of_an_argument_is_pythons_error(tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'shown'"):
-        load_study(write_file(tmp_path / "bad.py", GOOD.replace('metrics="auc")', 'metrics="auc", shown="mean")')))
+        load_study(
+            write_file(
+                tmp_path / "bad.py", GOOD.replace('metrics="rationale_auc")', 'metrics="rationale_auc", shown="mean")')
+            )
+        )
 
 
 @pytest.mark.parametrize("content", ["", "x = 1", "def good(: pass"])
@@ -212,9 +224,9 @@ CHANGES = [
     ('"tiny", "tiny"', '"tiny", "tiny", max_length=32', "all"),
     ("1e-3", "0.001", "none"),
     ("attention_last", "attention_last?query=mean", "judgements"),
-    ('{"auc": "auc"})', '{"auc": "auc"}, target="label")', "judgements"),
+    ('{"rationale_auc": "rationale_auc"})', '{"rationale_auc": "rationale_auc"}, target="label")', "judgements"),
     ("arguments=arguments", "arguments=arguments, patience=2", "all"),
-    ("arguments=arguments", 'arguments=arguments, options={"head_rate": 2.0}', "all"),
+    ("arguments=arguments", 'arguments=arguments, options={"head_lr_multiplier": 2.0}', "all"),
     ('"baseline", films, tiny', '"custom", films, tiny, objectives="cross_entropy,attribution_entropy"', "all"),
 ]
 

@@ -16,7 +16,7 @@ import torch
 
 import expound
 from expound.errors import ExpoundError
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.recipes import RECIPES, Recipe, extract_rationales
 from expound.reports.explanations import Explanations
 from expound.reports.tables.paper_table import render_markdown
@@ -40,7 +40,7 @@ class Attentive(Recipe):
 
     def run(self, model, train, dev, folder, options):
         result = super().run(model, train, dev, folder, options)
-        learned = ParameterisedAttention.for_model(result.model, normaliser="none")
+        learned = ParameterizedAttention.for_model(result.model, normalizer="none")
         with torch.no_grad():
             learned.coefficients.zero_()[-1, 0] = 3.0
         learned.save_pretrained(folder / "explainer")
@@ -77,7 +77,7 @@ def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
     stored = results.read_examples(judged)
     model = expound.load(results.store.cell_folder(judged.cell.needs[0]), device="cpu")
     data = sources.load_dataset(results.study.datasets["test"].resolve())
-    spec = f"f_fidelity?copy={results.store.cell_folder(copy)}&draws=1"
+    spec = f"f_fidelity?copy={results.store.cell_folder(copy)}&n_samples=1"
     found = expound.compare(model, data, ["attention_last"], [spec], output_dir=tmp_path).results
     expected = stored[stored["explainer"] == "ATT"]["F"].to_numpy()
     np.testing.assert_allclose(found["f_fidelity"].to_numpy(), expected, rtol=1e-5, atol=1e-7)
@@ -132,7 +132,7 @@ def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
     (run,) = results.find_runs(recipe="Teacher")
     rows = results.read_examples(run).set_index(["explainer", "example"])
     pd.testing.assert_frame_equal(rows.loc["learned"][["A-C", "A-S"]], rows.loc["moved"][["A-C", "A-S"]])
-    learned = ParameterisedAttention.from_pretrained(find_run_folder(results, "Teacher") / "explainer")
+    learned = ParameterizedAttention.from_pretrained(find_run_folder(results, "Teacher") / "explainer")
     data = expound.load_data("generated?size=48", "test", limit=12)
     student = results.find_runs(recipe="Student", dataset="test", seed=1)[0]
     model = expound.load(results.store.cell_folder(student.cell.needs[0]))
@@ -262,10 +262,10 @@ BAD = [
     ('{run}/explainer", teacher', '{run}/explainer", student', "not run with the seed 7"),
     ('/explainer", teacher', '/explainer", fresh.at(training="teaching")', "unknown training of FRESH 'teaching'"),
     ('"ATT": "attention_last"', '"ATT": Explainer("attention_last", student)', "takes nothing"),
-    ('"learned": "parameterised', '"learned": "parametrised', "unknown learned method"),
+    ('"learned": "parameterized', '"learned": "parametrised', "unknown learned method"),
     ('"again", [continued, taken], test', '"again", [continued, taken], test, protocol="x"', "unknown proto"),
     ("**how)\n    study.compare", "rato=0.4)\n    study.compare", "unknown option"),
-    ('"ratio": 0.4}', '"ratio": 0.4, "suport": 1}', "unknown parameter of fresh 'suport'"),
+    ('"fraction": 0.4}', '"fraction": 0.4, "suport": 1}', "unknown parameter of fresh 'suport'"),
     ('"students", TOP)', '"students", "jacard")', "unknown measure 'jacard'"),
     ('"students", TOP)', '"students", "jaccard?part=1")', "unknown parameter of jaccard"),
     ('over="dataset"', 'over="dataset", significance=Significance("ATT")', "have no test"),

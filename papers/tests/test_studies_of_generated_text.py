@@ -42,15 +42,15 @@ def study_runs(tmp_path_factory):
         frozen = study.train("frozen", None, notes, base)
         arguments = {"max_steps": 1, "learning_rate": 1e-2, "warmup_steps": None}
         plain = study.train("plain", "baseline", notes, base, seeds=[0], arguments=arguments)
-        how = {"task": "generation", "granularity": "source", "ablations": 3}
+        how = {"task": "generation", "unit": "source", "n_samples": 3}
         fitted = study.train("fitted", "at2", notes, base, arguments={"max_steps": 2, "warmup_steps": None}, **how)
         explainers = {"IxG": "input_x_gradient", "gone": "occlusion?output=log_prob"}
-        metrics = {"LDS": "lds?n_masks=6", "ρ": "lds?sets=leave_one_out", "AUC": "auc"}
+        metrics = {"LDS": "lds?n_samples=6", "ρ": "lds?ablation=leave_one_out", "AUC": "rationale_auc"}
         study.judge("citations", frozen, redundant, explainers, metrics, unit="source")
         at2 = {"AT2": Explainer("attention_to_source:{run}", fitted)}
         study.judge("fit", frozen, redundant, at2, {"LDS": metrics["LDS"]}, unit="source")
-        study.judge("drift", [frozen, plain], redundant, protocol="drift", original=frozen, n_masks=5)
-        study.judge("short drift", plain, redundant, protocol="drift", original=frozen, n_masks=3)
+        study.judge("drift", [frozen, plain], redundant, protocol="drift", original=frozen, n_samples=5)
+        study.judge("short drift", plain, redundant, protocol="drift", original=frozen, n_samples=3)
         study.table(
             "drift", "", rows="judgement", columns="model", where={"recipe": "plain"}, metrics="ablation_agreement"
         )
@@ -76,9 +76,9 @@ def test_each_seed_has_its_model_and_citations_are_what_compare_says(study_runs)
         found = pd.read_parquet(folder / RESULTS)
         model = expound.load(study_runs[2] / f"base-{seed}" / "model", task="generation", device="cpu")
         methods = {each: each for each in ("input_x_gradient", "occlusion?output=log_prob")}
-        metrics = ["lds?n_masks=6", "lds?sets=leave_one_out", "auc"]
+        metrics = ["lds?n_samples=6", "lds?ablation=leave_one_out", "rationale_auc"]
         table = expound.compare(model, data, methods, metrics, unit="source", seed=seed).results
-        pd.testing.assert_frame_equal(found[metrics], table[[*metrics[:2], "auc"]].set_axis(metrics, axis=1))
+        pd.testing.assert_frame_equal(found[metrics], table[[*metrics[:2], "rationale_auc"]].set_axis(metrics, axis=1))
         assert json.loads((folder / FIGURES).read_text())["accuracy"] == 0
         seen.append(found[metrics[0]].tolist())
     assert seen[0] != seen[1]
@@ -86,7 +86,7 @@ def test_each_seed_has_its_model_and_citations_are_what_compare_says(study_runs)
 
 def test_scores_that_are_the_falls_agree_with_leaving_one_out(study_runs):
     found = pd.read_parquet(find_run_folder(study_runs, recipe="frozen", judgement="citations", seed=0) / RESULTS)
-    own = found[found["method"].str.startswith("occlusion")]["lds?sets=leave_one_out"]
+    own = found[found["method"].str.startswith("occlusion")]["lds?ablation=leave_one_out"]
     np.testing.assert_allclose(own, 1, atol=1e-6)
 
 
@@ -95,8 +95,8 @@ def test_what_is_fitted_to_a_frozen_model_explains_it(study_runs):
     model = expound.load(study_runs[2] / "base-0" / "model", task="generation", device="cpu")
     data = expound.load_data(NOTES, "test", kind="redundant", limit=2)
     fitted = f"attention_to_source:{find_run_folder(study_runs, recipe='fitted', seed=0)}"
-    table = expound.compare(model, data, {"own": fitted}, ["lds?n_masks=6"], unit="source", seed=0).results
-    assert found["lds?n_masks=6"].tolist() == table["lds"].tolist()
+    table = expound.compare(model, data, {"own": fitted}, ["lds?n_samples=6"], unit="source", seed=0).results
+    assert found["lds?n_samples=6"].tolist() == table["lds"].tolist()
 
 
 def test_drift_is_the_correlation_of_answers_on_the_same_sets(study_runs):
@@ -107,7 +107,7 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(study_runs):
     ]
     folders = (study_runs[2] / "base-0" / "model", find_run_folder(study_runs, recipe="plain", judgement=""))
     models = [expound.load(folder, task="generation", device="cpu") for folder in folders]
-    sets, values = Lds(level="source", how="remove", n_masks=5), []
+    sets, values = Lds(unit="source", perturbation="remove", n_samples=5), []
     for row in expound.load_data(NOTES, "test", kind="redundant", limit=2):
         there = sets.draw_sets(torch.tensor([6]))[:, 0]
         answers = []

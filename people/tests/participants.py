@@ -99,12 +99,12 @@ def go_to_main_part(client, english="0"):
     step(client, "screening", english=english)
     step(client, "instructions")
     page = client.get("/annotate")
-    answer(client, page, lambda coloured: coloured)
+    answer(client, page, lambda colored: colored)
     return step(client, "comprehension", q0="1")
 
 
-def read_coloured_words(page):
-    """The words that each explanation of a page colours, by its letter."""
+def read_colored_words(page):
+    """The words that each explanation of a page colors, by its letter."""
     sections = re.findall(r'<section class="card explanation.*?</section>', page.text, re.DOTALL)
     return {
         re.search(r"explanation-(\w+)", each).group(1): re.findall(r'<span class="p\d">([^<]*)<', each)
@@ -112,22 +112,22 @@ def read_coloured_words(page):
     }
 
 
-def by_evidence(coloured):
-    """Ranks by letter: planted evidence first, then by the number of coloured words."""
+def by_evidence(colored):
+    """Ranks by letter: planted evidence first, then by the number of colored words."""
     known = {"great", "wonderful", "dull"}
-    value = {letter: (len(known & set(words)), len(words)) for letter, words in coloured.items()}
+    value = {letter: (len(known & set(words)), len(words)) for letter, words in colored.items()}
     return {letter: 1 + sum(other > mine for other in value.values()) for letter, mine in value.items()}
 
 
 def answer(client, page, ranks=by_evidence, seconds="20"):
     """Answers a ranking page, and returns the next page."""
     if ranks is not by_evidence and not callable(ranks):
-        given = dict.fromkeys(read_coloured_words(page), ranks)
+        given = dict.fromkeys(read_colored_words(page), ranks)
     else:
         given = (
-            by_evidence(read_coloured_words(page))
+            by_evidence(read_colored_words(page))
             if ranks is by_evidence
-            else by_evidence(ranks(read_coloured_words(page)))
+            else by_evidence(ranks(read_colored_words(page)))
         )
     address = unescape(re.search(r'<form method="post" action="([^"]*)"', page.text).group(1))
     fields = {f"rank-{letter}": str(rank) for letter, rank in given.items()}

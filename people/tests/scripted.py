@@ -9,7 +9,7 @@ from participants import METHODS
 
 STRENGTHS = {"lime_like": 1.2, "grad_like": 0.0, "noise_like": -1.2}
 BY_SIZE = {size: name for name, size in METHODS.items()}
-COLOURED = """
+COLoRED = """
 sections => sections.map(one => [
   one.querySelector('h2').id.replace('explanation-', ''),
   [...one.querySelectorAll('span')].filter(span => /^p[0-9]/.test(span.className)).map(span => span.textContent.trim()),
@@ -88,7 +88,7 @@ class ScriptedPerson:
             for group in page.locator("fieldset.statement").all():
                 group.get_by_text("4", exact=True).click()
             return
-        shown = dict(page.locator(".explanation").evaluate_all(COLOURED))
+        shown = dict(page.locator(".explanation").evaluate_all(COLoRED))
         ranks = self.ranks(address, shown)
         for letter, rank in ranks.items():
             page.get_by_role("group", name=f"Rank of {letter}").get_by_text(str(rank), exact=True).click()

@@ -83,10 +83,14 @@ def test_cookies_are_for_https_alone_where_the_address_is(tmp_path):
     ("options", "address", "hosts"),
     [
         ([], "http://127.0.0.1:PORT", ["127.0.0.1", "localhost"]),
-        (["--name", "study.example.org"], "http://study.example.org:PORT", ["study.example.org"]),
-        (["--name", "https://study.example.org"], "https://study.example.org", ["study.example.org"]),
-        (["--name", "https://study.example.org:8443/", "--name", "other"], "https://study.example.org:8443", ["other"]),
-        (["--name", "::1"], "http://[::1]:PORT", ["[::1]"]),
+        (["--public-host", "study.example.org"], "http://study.example.org:PORT", ["study.example.org"]),
+        (["--public-host", "https://study.example.org"], "https://study.example.org", ["study.example.org"]),
+        (
+            ["--public-host", "https://study.example.org:8443/", "--public-host", "other"],
+            "https://study.example.org:8443",
+            ["other"],
+        ),
+        (["--public-host", "::1"], "http://[::1]:PORT", ["[::1]"]),
     ],
 )
 def test_what_serve_makes_of_names(start_server, options, address, hosts):

@@ -116,7 +116,7 @@ def test_pictures_are_next_to_their_maps_on_a_small_phone(open_page, full_site, 
     left, right = (pictures.nth(place).bounding_box() for place in (0, 1))
     assert left["x"] + left["width"] <= right["x"]
     assert (left["y"], left["width"]) == (right["y"], right["width"])
-    expect(page.get_by_role("img", name="The picture with its important parts coloured").first).to_be_visible()
+    expect(page.get_by_role("img", name="The picture with its important parts colored").first).to_be_visible()
     assert fits(page)
     assert violations_in_both_themes(page) == []
 

@@ -327,19 +327,19 @@ def test_examples_with_different_methods_are_refused(full_site):
 
 
 def test_a_study_of_a_comparison_has_every_method_of_its_table(tmp_path):
-    learned = EXPLAINERS["parameterised_attention"].for_model(model())
+    learned = EXPLAINERS["parameterized_attention"].for_model(model())
     specs = []
     for layer in (0, 1):
         learned.coefficients.data[layer] += 5.0
         learned.save_pretrained(tmp_path / f"seed{layer}" / "teacher_explainer")
-        specs.append(f"parameterised_attention:{tmp_path}/seed{layer}/teacher_explainer")
+        specs.append(f"parameterized_attention:{tmp_path}/seed{layer}/teacher_explainer")
     specs += [f"integrated_gradients?n_steps={steps}" for steps in (2, 3)]
     comparison = expound.compare(model(), TEXTS, specs, ["aopc_sufficiency"])
     found = select_comparison_items(comparison, 2)
     assert [case.texts for case in found] == [(TEXTS[0],), (TEXTS[2],)]
     assert list(found[1].explanations) == [
-        "parameterised_attention:seed0/teacher_explainer",
-        "parameterised_attention:seed1/teacher_explainer",
+        "parameterized_attention:seed0/teacher_explainer",
+        "parameterized_attention:seed1/teacher_explainer",
         *specs[2:],
     ]
     for place, item in enumerate(found[1].explanations.values()):

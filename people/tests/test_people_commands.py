@@ -96,7 +96,7 @@ def test_the_admin_lands_on_the_study_for_which_the_server_was_started(create, s
 
 
 def test_an_address_of_ipv6_has_brackets(start_server):
-    start = start_server("--name", "fd00::5", "--name", "[fd00::6]")
+    start = start_server("--public-host", "fd00::5", "--public-host", "[fd00::6]")
     assert "open: http://[fd00::5]:" in start["printed"]
     for host in ("fd00::5", "fd00::6"):
         assert sign_in(start).get("/sign-in", headers={"host": f"[{host}]:8000"}).status_code == 200
@@ -106,8 +106,8 @@ def test_other_machines_need_a_name(start_server):
     start = start_server("--host", "0.0.0.0")
     assert "other machines are refused" in start["printed"]
     reply = sign_in(start).get("/sign-in", headers={"host": "192.168.1.5:8000"})
-    assert (reply.status_code, "--name" in reply.text) == (421, True)
-    named = start_server("--host", "0.0.0.0", "--name", "192.168.1.5")
+    assert (reply.status_code, "--public-host" in reply.text) == (421, True)
+    named = start_server("--host", "0.0.0.0", "--public-host", "192.168.1.5")
     assert "other machines are refused" not in named["printed"]
     assert sign_in(named).get("/sign-in", headers={"host": "192.168.1.5:8000"}).status_code == 200
 

@@ -24,7 +24,7 @@ from participants import (
     go_to_main_part,
     link,
     protocol,
-    read_coloured_words,
+    read_colored_words,
     step,
 )
 from sites import csrf, stranger
@@ -214,7 +214,7 @@ def test_a_study_stops_when_its_intervals_are_narrow(full_site):
         go_to_main_part(client)
         page = client.get("/annotate")
         while "explanation-A" in page.text:  # each person puts other methods first
-            order = sorted(read_coloured_words(page))
+            order = sorted(read_colored_words(page))
             turned = {letter: ["word"] * (1 + (place + number) % 3) for place, letter in enumerate(order)}
             page = answer(client, page, lambda _, turned=turned: turned)
         step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"})

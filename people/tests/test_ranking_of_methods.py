@@ -117,7 +117,7 @@ def test_gain_is_the_mean_over_examples_inside_its_interval():
     good, none = compute_gains(guesses)
     assert (good.method, good.before, good.after) == ("good", 0.25, 1.0)
     assert good.gain == pytest.approx(0.75)
-    assert (good.normalised_gain, none.normalised_gain) == (1, 0)
+    assert (good.normalized_gain, none.normalized_gain) == (1, 0)
     assert good.low < 0.75 < good.high
     # the bootstrap's width is near that of a proportion: 2 · 1.96 · √(0.75 · 0.25 / 40)
     assert good.high - good.low == pytest.approx(2 * 1.96 * math.sqrt(0.75 * 0.25 / 40), rel=0.25)

@@ -40,7 +40,7 @@ def paths(made):
 
 def test_the_server_listens_on_loopback_unless_told_otherwise(start_server):
     assert start_server()["host"] == "127.0.0.1"
-    assert start_server("--host", "0.0.0.0", "--name", "study.example")["host"] == "0.0.0.0"
+    assert start_server("--host", "0.0.0.0", "--public-host", "study.example")["host"] == "0.0.0.0"
 
 
 def test_each_start_prints_an_address_with_a_new_token_that_opens_the_door(start_server):
@@ -308,7 +308,7 @@ def test_no_path_from_a_request_reaches_the_file_system(full_site, chief, tmp_pa
         assert "root:" not in reply.text
     asked = {"text": "a film", "whole": "1"}
     for field in ("model", "method", "picture", "unit"):
-        names = [where, f"parameterised_attention:{where}", f"saliency?x={where}"]
+        names = [where, f"parameterized_attention:{where}", f"saliency?x={where}"]
         for name in names:
             reply = chief.get("/explore", params=asked | {field: name})
             assert reply.status_code == 422 or field == "picture"
@@ -319,7 +319,7 @@ def test_a_learned_method_that_the_server_was_not_given_is_never_loaded(chief, t
     loaded = []
     monkeypatch.setattr("expound.explainers.base.Explainer.from_pretrained", loaded.append)
     reply = chief.get(
-        "/explore", params={"text": "a film", "method": f"parameterised_attention:{tmp_path}", "whole": "1"}
+        "/explore", params={"text": "a film", "method": f"parameterized_attention:{tmp_path}", "whole": "1"}
     )
     assert reply.status_code == 422
     assert loaded == []

@@ -12,7 +12,7 @@ from .evaluation.compare.compare import compare as compare
 from .evaluation.compare.comparison import Comparison as Comparison
 from .evaluation.corpus.engines import explain_corpus as explain_corpus
 from .evaluation.corpus.job import CorpusJob as CorpusJob
-from .evaluation.corpus.summary import summarise as summarise
+from .evaluation.corpus.summary import summarize as summarize
 from .explainers import Explainer as Explainer
 from .explainers import ModelReport as ModelReport
 from .explainers import attribute as attribute

@@ -9,7 +9,7 @@ import families
 STUDY = Path(__file__).with_name("attacked_study.py")
 TRAIN = ["--data", "generated?size=32", "--epochs", "2", "--batch-size", "8", "--device", "cpu", "--quiet"]
 COMPARE = ["--data", "generated?size=40", "--split", "dev", "--methods", "saliency,occlusion,random", "--quiet"]
-COMPARE += ["--metrics", "auc,aopc_comprehensiveness", "--batch-size", "4"]
+COMPARE += ["--metrics", "rationale_auc,aopc_comprehensiveness", "--batch-size", "4"]
 WEIGHTS = ["--preservation-weight", "1", "--sparsity-weight", "1", "--inverse-weight", "1", "--max-length", "24"]
 SEARCH = "aml, with a search"
 OVER_VALUES = "er_joint, over values"
@@ -35,7 +35,7 @@ def build_arguments(name, model, folder):
             "at2",
             "--model",
             model,
-            "--ablations",
+            "--n-samples",
             "4",
             "--set",
             "max_steps=20",

@@ -38,7 +38,7 @@ def one_line(text):
 KEPT = {
     "sst": lambda text: " ".join(text.replace("(", "").replace(")", "").split()),
     "eraser": lambda text: text.lstrip("\ufeff"),
-    "labelled": one_line,
+    "labeled": one_line,
     "mlqe": lambda text: one_line(text.lstrip("\ufeff")),
 }
 """The part of a text that a format can hold; other formats hold all of it."""

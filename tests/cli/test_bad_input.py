@@ -122,9 +122,9 @@ def test_the_columns_that_are_read_and_the_rows_are_said(model, data, tmp_path, 
 
 
 def test_a_metric_of_rationales_without_any(model, data, tmp_path, capsys):
-    for more in (("--metrics", "sufficiency,auc"), ("--preset", "ivra")):
+    for more in (("--metrics", "sufficiency,rationale_auc"), ("--preset", "ivra")):
         code, err = run(*make_compare_command(model, data, tmp_path / "o", "--methods", "random", *more), capsys=capsys)
-        assert_one_clear_line(code, err, "auc needs rationales, and the data has none", "--rationale-column")
+        assert_one_clear_line(code, err, "rationale_auc needs rationales, and the data has none", "--rationale-column")
     assert not list(tmp_path.glob("o/*"))
 
 
@@ -134,7 +134,7 @@ def test_an_unknown_method_or_metric_names_the_valid_ones(model, data, tmp_path,
     )
     assert_one_clear_line(code, err, "occlusion", "integrated_gradients", "random")
     code, err = run(*make_compare_command(model, f"csv:{data}", tmp_path / "o", "--metrics", "acu"), capsys=capsys)
-    assert_one_clear_line(code, err, "auc", "aopc_comprehensiveness")
+    assert_one_clear_line(code, err, "rationale_auc", "aopc_comprehensiveness")
 
 
 def test_explain_says_what_a_score_is_and_takes_quiet(model, capsys, monkeypatch):

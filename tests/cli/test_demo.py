@@ -34,7 +34,7 @@ def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
     page = (tmp_path / "comparison" / "report.html").read_text(encoding="utf-8")
     titles = [card.title for name, card in EXPLAINERS.cards(MethodCard).items() if name in methods.split(",")]
     assert len(titles) == 6
-    assert all(title in shown and title in page for title in [*titles, cards()["auc"].heading])
+    assert all(title in shown and title in page for title in [*titles, cards()["rationale_auc"].heading])
 
 
 def test_a_scale_that_is_no_number_is_refused(tmp_path, capsys, monkeypatch):

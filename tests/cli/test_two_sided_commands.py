@@ -72,7 +72,7 @@ def test_methods_are_compared_and_at2_is_trained(folder, tmp_path, capsys):
         "--device",
         "cpu",
     ]
-    assert main(["train", "at2", *data, "--output-dir", str(tmp_path / "at2"), "--ablations", "8", "--quiet"]) == 0
+    assert main(["train", "at2", *data, "--output-dir", str(tmp_path / "at2"), "--n-samples", "8", "--quiet"]) == 0
     methods = f"occlusion,generic_attention,attn_lrp,random,attention_to_source:{tmp_path / 'at2'}"
     words = ["--split", "all", "--unit", "source", "--methods", methods, "--output-dir", str(tmp_path / "compared")]
     assert main(["compare", *data, *words, "--quiet"]) == 0
@@ -94,7 +94,7 @@ def test_removed_units_and_evidence_by_hand():
         logits = model.generator(input_ids=asked[None], decoder_input_ids=decoder[None]).logits[0, : len(said)]
         return float(logits.log_softmax(-1).gather(1, said[:, None]).sum())
 
-    judge = {"level": "source", "how": "remove"}
+    judge = {"unit": "source", "perturbation": "remove"}
     drop = metric("topk_drop", k=1, **judge).evaluate(model, batch, scores)["topk_drop"]
     assert float(drop) == pytest.approx(log_prob_without([-2]) - log_prob_without([1]), rel=1e-6)
     measured = float(metric("lds", **judge).evaluate(model, batch, scores)["lds"])
@@ -105,11 +105,11 @@ def test_removed_units_and_evidence_by_hand():
     values = model.task.score_removal(model.predict_perturbed(batch, keep, "remove"), model.resolve_target(batch))[:, 0]
     expected = [log_prob_without(gone) for gone in ([-2], [0], [1], [0, 1])]
     np.testing.assert_allclose(values.numpy(), expected, rtol=1e-8)
-    found = explainer("occlusion?perturbation=remove", granularity="source").attribute(model, batch)
+    found = explainer("occlusion?perturbation=remove", unit="source").attribute(model, batch)
     drops = [expected[0] - expected[1], expected[0] - expected[2]]
     np.testing.assert_allclose([float(found[0, unit == n].sum()) for n in (0, 1)], drops, rtol=1e-8)
     assert batch.rationale_mask[0].tolist() == (unit == 0).tolist()
-    recall = metric("recall_at_k", level="source")
+    recall = metric("recall_at_k", unit="source")
     both = (scores, 1 / scores.clamp(min=0.01))
     assert [float(recall.evaluate(model, batch, one)["recall_at_k"]) for one in both] == [
         0,

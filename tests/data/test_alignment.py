@@ -244,13 +244,13 @@ def test_spans_outside_the_text_are_refused():
 
 @given(
     rows=st.lists(st.tuples(st.floats(-5, 5), st.integers(-1, 6)), max_size=30),
-    how=st.sampled_from(["sum", "max", "mean"]),
+    pooling=st.sampled_from(["sum", "max", "mean"]),
 )
-def test_pool_agrees_with_loops(rows, how):
+def test_pool_agrees_with_loops(rows, pooling):
     scores, word_of = [s for s, _ in rows], [w for _, w in rows]
-    rule = {"sum": sum, "max": max, "mean": lambda values: sum(values) / len(values)}[how]
+    rule = {"sum": sum, "max": max, "mean": lambda values: sum(values) / len(values)}[pooling]
     groups = [[s for s, w in rows if w == word] for word in range(7)]
-    np.testing.assert_allclose(pool(scores, word_of, 7, how), [rule(g) if g else 0.0 for g in groups], atol=1e-12)
+    np.testing.assert_allclose(pool(scores, word_of, 7, pooling), [rule(g) if g else 0.0 for g in groups], atol=1e-12)
 
 
 def test_pool_refuses_other_lengths_and_unknown_ways():

@@ -305,7 +305,7 @@ def test_real_snli_squad_and_reviews_have_their_sizes(real_data):
     everything = load_data(f"squad:{real_data / 'squad/dev-subset.json'}", "all")
     assert len(everything) == 1407
     assert sum(answer == [] for answer in everything["answer"]) == 702
-    spec = f"labelled:{real_data / 'reviews/customer-reviews.txt'}?skip_empty=true"
+    spec = f"labeled:{real_data / 'reviews/customer-reviews.txt'}?skip_empty=true"
     assert len(load_data(spec, "all")) == 3771
     assert sum(len(load_data(spec, split)) for split in ("train", "dev", "test")) == 3771
 

@@ -116,10 +116,10 @@ def add_to_cache(home, name, fill):
 READ = """
 import json, expound
 model = expound.load("user/model")
-named = expound.attribute(model, "a film", "parameterised_attention:user/learned")[0]
+named = expound.attribute(model, "a film", "parameterized_attention:user/learned")[0]
 print(json.dumps([named.scores.tolist(), expound.attribute(model, "a film", "saliency")[0].scores.tolist()]))
 try:
-    expound.explainer("parameterised_attention:user/nothing")
+    expound.explainer("parameterized_attention:user/nothing")
 except expound.ExpoundError as error:
     print(error)
 """
@@ -127,7 +127,7 @@ except expound.ExpoundError as error:
 
 def test_models_and_explainers_are_read_by_their_names(tmp_path):
     """In a process of its own, whose cache is the only hub it has."""
-    model, learned = small("bert"), EXPLAINERS["parameterised_attention"].for_model(small("bert"))
+    model, learned = small("bert"), EXPLAINERS["parameterized_attention"].for_model(small("bert"))
 
     def save(folder):
         model.model.save_pretrained(folder)

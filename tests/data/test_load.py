@@ -78,7 +78,7 @@ def test_options_in_the_spec_and_as_keywords(tmp_path):
     ],
 )
 @pytest.mark.parametrize("label", ["label", "labels"])
-def test_usual_names_are_recognised(tmp_path, head, text, pair, label):
+def test_usual_names_are_recognized(tmp_path, head, text, pair, label):
     rows = [{**{name: f"{name} {i}" for name in head}, label: i} for i in range(2)]
     data = load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
     assert data["text"][:] == [row[text] for row in rows]
@@ -180,7 +180,7 @@ def test_a_split_column(tmp_path):
 
 def test_division_is_a_partition_that_keeps_equal_texts_together(tmp_path):
     lines = [f"{i % 2} text number {i % 300}" for i in range(600)]
-    spec = "labelled:" + write(tmp_path / "l.txt", "\n".join(lines))
+    spec = "labeled:" + write(tmp_path / "l.txt", "\n".join(lines))
     parts = {split: load_data(spec, split)["text"][:] for split in ("train", "dev", "test")}
     assert sorted(text for part in parts.values() for text in part) == sorted(line[2:] for line in lines)
     assert not set(parts["train"]) & set(parts["test"])
@@ -325,7 +325,7 @@ def test_bad_tables_name_the_place(tmp_path, name, content, message):
         ({"spec": "generated?domain=film"}, "Did you mean 'films'"),
         ({"spec": "generated?shortcut=2"}, "from 0 to 1"),
         ({"spec": "generated?size=0"}, "at least 1"),
-        ({"spec": "labelled:x?skip_empty=maybe"}, "true or false"),
+        ({"spec": "labeled:x?skip_empty=maybe"}, "true or false"),
         ({"spec": f"csv:{__file__}?task=ranking"}, "unknown task 'ranking'"),
     ],
 )
@@ -342,14 +342,14 @@ def test_a_split_without_rows_names_those_that_have_some(tmp_path):
         load_data(path, empty)
 
 
-def test_labelled_lines(tmp_path):
+def test_labeled_lines(tmp_path):
     path = write(tmp_path / "l.txt", "pos good lid\r\nneg no lid\n\npos \n")
     with pytest.raises(ExpoundError, match=r"line 4: the text in 'text' is empty.*skip_empty"):
-        load_data(f"labelled:{path}", "all")
-    data = load_data(f"labelled:{path}?skip_empty=true", "all")
+        load_data(f"labeled:{path}", "all")
+    data = load_data(f"labeled:{path}?skip_empty=true", "all")
     assert (data["text"][:], data["label"][:]) == (["good lid", "no lid"], [1, 0])
     with pytest.raises(ExpoundError, match="line 1: expected a label, a space and a text"):
-        load_data("labelled:" + write(tmp_path / "m.txt", "word\n"), "all")
+        load_data("labeled:" + write(tmp_path / "m.txt", "word\n"), "all")
 
 
 def test_windows_line_ends_and_byte_order_mark(tmp_path):

@@ -77,7 +77,7 @@ def test_an_installed_package_adds_parts_and_replaces_none(caplog):
     assert type(explainer("mine?seed=3")).__module__ == "plugged"
     assert metric("few?thresholds=0.5").thresholds == (0.5,)
     assert type(explainer("random")).__module__ == "expound.explainers.control"
-    assert METRICS["auc"].__module__ == "expound.metrics.plausibility"
+    assert METRICS["rationale_auc"].__module__ == "expound.metrics.plausibility"
     assert set(list(EXPLAINERS)[-5:]) == {"broken", "mine", "other_id", "bare", "absent"}
     assert len(EXPLAINERS) == len(EXPLAINERS.native) + 5
     assert "mine" in set(list_methods()["name"])

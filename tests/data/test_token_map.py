@@ -53,7 +53,7 @@ def test_overlaps_are_those_of_character_sets_and_no_content_token_is_left_empty
         elif overlap:
             assert row == overlap
         else:
-            assert row, "a token without characters has its neighbours'"
+            assert row, "a token without characters has its neighbors'"
             assert all(source.spans[i][0] == span[0] for i in row)
 
 

@@ -7,7 +7,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 SENTENCES = [
     "The harbour was quiet, and nobody sold any lemons that morning.",
     "A naïve café owner über-baked the soufflé; it wasn't good at all!",
-    "Two grey cats and 17 hens slept under my neighbour's blue tractor.",
+    "Two grey cats and 17 hens slept under my neighbor's blue tractor.",
     "日本語の文章です。 ภาษาไทย is unspaced, עברית runs the other way.",
     "Emoji 😀 👍🏽 and flags 🇩🇪 are longer than they look.",
 ]

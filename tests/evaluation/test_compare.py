@@ -26,7 +26,7 @@ from forks import forge
 from small import small
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
-METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]
+METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "rationale_auc"]
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,14 @@ def test_one_row_an_example_and_method_with_a_column_a_metric(model_folder, data
 
 def test_the_report_of_a_model_in_half_precision_says_so(model_folder, data, tmp_path):
     half = expound.load(model_folder, dtype="bfloat16")
-    expound.compare(half, data.select(range(2)), ["random"], ["auc"], output_dir=tmp_path)
+    expound.compare(half, data.select(range(2)), ["random"], ["rationale_auc"], output_dir=tmp_path)
     report = (tmp_path / "report.html").read_text()
     assert "bfloat16: small differences of scores need a model in float32" in report
 
 
 def test_the_report_names_model_data_split_and_accuracy(model_folder, data, tmp_path):
     model, few = expound.load(model_folder), data.select(range(8))
-    found = expound.compare(model, few, ["random"], ["auc"], output_dir=tmp_path)
+    found = expound.compare(model, few, ["random"], ["rationale_auc"], output_dir=tmp_path)
     predicted = [item.prediction.value for item in found.attributions]
     right = sum(one == other for one, other in zip(predicted, few["label"], strict=True))
     top = (tmp_path / "report.html").read_text().split('class="facts subject"')[1].split("</p>")[0]
@@ -76,7 +76,7 @@ def test_the_report_names_model_data_split_and_accuracy(model_folder, data, tmp_
     }
     # Where the same rows were read from does not make them other rows.
     few.info.description = "elsewhere"
-    again = expound.compare(model, few, ["random"], ["auc"], output_dir=tmp_path)
+    again = expound.compare(model, few, ["random"], ["rationale_auc"], output_dir=tmp_path)
     pd.testing.assert_frame_equal(again.results, found.results)
 
 
@@ -175,10 +175,10 @@ def test_the_size_of_batches_belongs_to_a_metric_that_compares_examples(model_fo
 
 
 def test_one_metric_with_two_settings_has_two_columns(model_folder, data):
-    metrics = ["sufficiency", "sufficiency?k=0.5", "auc"]
+    metrics = ["sufficiency", "sufficiency?fraction=0.5", "rationale_auc"]
     found = expound.compare(expound.load(model_folder), data.select(range(4)), ["random"], metrics)
     assert [card.name for card in found.cards[:3]] == metrics
-    assert not found.results["sufficiency"].equals(found.results["sufficiency?k=0.5"])
+    assert not found.results["sufficiency"].equals(found.results["sufficiency?fraction=0.5"])
 
 
 def test_one_name_for_two_is_no_name(model_folder, data):
@@ -214,7 +214,9 @@ def test_what_another_process_has_done_meanwhile_stays(model_folder, data, tmp_p
     def slow(rows):
         if not other_results:
             other_results.append(
-                expound.compare(expound.load(model_folder), few, ["random"], ["auc"], output_dir=tmp_path / "other")
+                expound.compare(
+                    expound.load(model_folder), few, ["random"], ["rationale_auc"], output_dir=tmp_path / "other"
+                )
             )
             parts = ComparisonParts(tmp_path / "out", other_results[0].config)
             parts[[int(index) for index in order]] = JudgedExamples(
@@ -224,7 +226,7 @@ def test_what_another_process_has_done_meanwhile_stays(model_folder, data, tmp_p
 
     order = next(make_batches(model, list(few)))
     model.encode = slow
-    found = expound.compare(model, few, ["random"], ["auc"], output_dir=tmp_path / "out")
+    found = expound.compare(model, few, ["random"], ["rationale_auc"], output_dir=tmp_path / "out")
     measured = ["seconds", "peak_memory"]
     pd.testing.assert_frame_equal(found.results.drop(columns=measured), other_results[0].results.drop(columns=measured))
 
@@ -258,12 +260,12 @@ def test_nothing_to_compare(model_folder, data, tmp_path):
 
 
 def test_plausibility_by_layer_ends_in_that_of_the_method(model_folder, data):
-    found = expound.compare(expound.load(model_folder), data, ["random", "alti"], ["auc"])
+    found = expound.compare(expound.load(model_folder), data, ["random", "alti"], ["rationale_auc"])
     layers = found.curves[found.curves["metric"] == "AUC by layer"]
     assert set(layers["method"]) == {"alti"}
     assert set(layers["x"]) == {1, 2}
     last = layers[layers["x"] == 2].set_index("example")["value"].sort_index()
-    whole = found.results[found.results["method"] == "alti"].set_index("example")["auc"].sort_index()
+    whole = found.results[found.results["method"] == "alti"].set_index("example")["rationale_auc"].sort_index()
     np.testing.assert_allclose(last, whole, atol=1e-6)
     assert "AUC by layer" in found.to_html()
 
@@ -271,7 +273,7 @@ def test_plausibility_by_layer_ends_in_that_of_the_method(model_folder, data):
 def test_pairs_and_texts_without_rationales(model_folder):
     pairs = [("a moving film", "a film"), ("the plot is dull", "nobody laughs at the plot")]
     found = expound.compare(expound.load(model_folder), pairs, ["attention_last"], seed=3)
-    assert "auc" not in found.results.columns
+    assert "rationale_auc" not in found.results.columns
     assert found.results["aopc_sufficiency"].notna().all()
     assert ">nobody</" in found.to_html()
 

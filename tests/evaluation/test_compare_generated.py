@@ -42,7 +42,7 @@ def test_evidence_is_recovered_by_the_scores_of_sources(model, result_and_folder
         scores, gold = source_scores(model, ROWS[number], method), np.array(marked, bool)
         row = results[(results["method"] == method) & (results["example"] == number)].iloc[0]
         pairs = np.sign(scores[gold][:, None] - scores[~gold][None])
-        assert row["auc"] == pytest.approx((pairs.mean() + 1) / 2)
+        assert row["rationale_auc"] == pytest.approx((pairs.mean() + 1) / 2)
         first = np.argsort(-scores, kind="stable")[: gold.sum()]
         assert row["recall_at_k"] == pytest.approx(gold[first].mean())
 
@@ -64,7 +64,7 @@ def test_areas_over_sources_are_means_of_falls(model, metric):
     batch = model.encode([OTHER])
     target = torch.tensor([[0, 1]])
     scores = torch.where(batch.unit_of == 1, 3.0, torch.where(batch.unit_of == 2, 1.0, 0.0)).double()
-    found = metric(level="source", how="remove", k=2).evaluate(model, batch, scores, target)[metric.card.name]
+    found = metric(unit="source", perturbation="remove", k=2).evaluate(model, batch, scores, target)[metric.card.name]
     order, unit = (1, 2, 0), batch.unit_of
     falls = []
     for k in (1, 2):
@@ -83,9 +83,9 @@ def test_what_is_kept_comes_back(result_and_folder):
     assert [row["kind"] for row in loaded.examples] == ["one", "two"]
     assert loaded.examples[1]["sources"] == OTHER["sources"]
     board = loaded.leaderboard_of("kind", "two")
-    column = [card.name for card in board.cards].index("auc")
+    column = [card.name for card in board.cards].index("rationale_auc")
     part = comparison.results[comparison.results["example"] == 1]
-    np.testing.assert_allclose(board.mean[:, column], part.set_index("method").loc[board.rows, "auc"])
+    np.testing.assert_allclose(board.mean[:, column], part.set_index("method").loc[board.rows, "rationale_auc"])
     assert board.count[:, column].tolist() == [1, 1, 1]
     page = (folder / "report.html").read_text()
     assert "women" in page
@@ -99,9 +99,9 @@ def test_units_and_methods(model, result_and_folder):
     assert known.has_rationale.tolist() == [True, True, False]
     assert (known.rationale_mask[2] == 0).all()
     assert result_and_folder[0].config["unit"] == "source"
-    assert result_and_folder[0].config["metrics"]["lds"]["level"] == "source"
+    assert result_and_folder[0].config["metrics"]["lds"]["unit"] == "source"
     chosen, unit = resolve_unit("occlusion", "sentence", {})
-    assert (chosen.params["granularity"], unit) == ("sentence", "sentence")
+    assert (chosen.params["unit"], unit) == ("sentence", "sentence")
 
 
 def test_the_command_line_reads_chats_from_a_file(tmp_path, capsys):
@@ -113,5 +113,5 @@ def test_the_command_line_reads_chats_from_a_file(tmp_path, capsys):
     data = ["--data", f"jsonl:{tmp_path}/chats.jsonl", "--model", str(tmp_path / "model")]
     assert main(["compare", "--task", "generation", *data, *options]) == 0, capsys.readouterr().err
     found = Comparison.load(tmp_path / "out")
-    assert {"auc", "recall_at_k", "topk_drop", "lds", "unit_sufficiency"} <= set(found.results.columns)
-    assert found.results["auc"].notna().all()
+    assert {"rationale_auc", "recall_at_k", "topk_drop", "lds", "unit_sufficiency"} <= set(found.results.columns)
+    assert found.results["rationale_auc"].notna().all()

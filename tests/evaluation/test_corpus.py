@@ -19,7 +19,7 @@ from scipy import stats
 
 import expound
 import families
-from expound import CorpusJob, Explanation, ExpoundError, explain_corpus, summarise
+from expound import CorpusJob, Explanation, ExpoundError, explain_corpus, summarize
 from expound.cli import main
 from expound.cli.summary import _list_tables
 from expound.data.load import Stream
@@ -255,13 +255,13 @@ def test_the_command_and_its_refusals(model, corpus, output_folder, tmp_path, ca
         == 0
     )
     assert f"{COUNT} rows are explained" in capsys.readouterr().err
-    assert main(["summary", str(output_folder), "--top", "3", "--least", "2"]) == 0
+    assert main(["summary", str(output_folder), "--top", "3", "--min-count", "2"]) == 0
     # All of its 12 words occur everywhere, and the model is random.
     assert "No word is surely above an average word for negative" in capsys.readouterr().out
     assert main(["summary", str(output_folder), "--json", "--against", str(output_folder)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["rows"], told["distance"], sum(one["size"] for one in told["clusters"])) == (COUNT, 0, COUNT)
-    assert main(["summary", str(output_folder), "--against", str(output_folder), "--least", "2"]) == 0
+    assert main(["summary", str(output_folder), "--against", str(output_folder), "--min-count", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"No word's share changed \(\d+ tested\)\. Distance between the important words: 0\.000", shown)
     assert "Changes (" not in shown
@@ -305,7 +305,7 @@ def test_shares_and_intervals_are_those_of_a_t_test():
     rows = [row(["Good", "film", "good", *"abcdef"], [one, 1.0, 1.0, *[0] * 6]) for one in (1.0, 2.0, 1.5, 6.0)]
     expected = [2 / 3, 3 / 4, 5 / 7, 7 / 8]
     assert [compute_word_shares(each)["good"] for each in rows] == pytest.approx(expected)
-    table = WordStatistics(rows).table(least=2).set_index("word")
+    table = WordStatistics(rows).table(min_count=2).set_index("word")
     low, high = stats.t.interval(0.95, 3, np.mean(expected), stats.sem(expected))
     assert table.loc["good", ["share", "low", "high"]].tolist() == pytest.approx([np.mean(expected), low, high])
 
@@ -370,7 +370,7 @@ def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
         stored_rows.append(make_explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
     parts.write(0, rows, stored_rows)
     parts.finish()
-    found = summarise(tmp_path, clusters=2, top=4)
+    found = summarize(tmp_path, clusters=2, top=4)
     assert [(one.size, {word for word, _ in one.words[:2]}) for one in found.clusters] in (
         [(20, {"sun", "rain"}), (20, {"sun", "rain"})],
         [(20, {one.words[0][0], one.words[1][0]}) for one in found.clusters],

@@ -83,9 +83,9 @@ def test_other_examples_or_nothing_in_common_are_refused(comparisons, models, da
     other = expound.compare(model, data, ["occlusion"], METRICS)
     with pytest.raises(ExpoundError, match="no method and metric with the same settings"):
         other.difference(comparisons["old"])
-    labelled = expound.compare(model, data, METHODS, METRICS, target="label")
+    labeled = expound.compare(model, data, METHODS, METRICS, target="label")
     with pytest.raises(ExpoundError, match="one comparison explains label, the other predicted"):
-        labelled.difference(comparisons["old"])
+        labeled.difference(comparisons["old"])
 
 
 def test_the_command_compares_against_a_folder_or_a_model(models, tmp_path, capsys):

@@ -91,7 +91,7 @@ def test_pairs_of_mixed_length():
 
 def test_target_by_index_name_label_or_list():
     features = Features({"text": Value("string"), "label": ClassLabel(names=["LABEL_0", "LABEL_1", "LABEL_2"])})
-    labelled = Dataset.from_dict({"text": TEXTS, "label": [2, 0, 1, 1, 0]}, features=features)
+    labeled = Dataset.from_dict({"text": TEXTS, "label": [2, 0, 1, 1, 0]}, features=features)
     model = shared("bert")
     ones = scores(attribute(model, TEXTS, "input_x_gradient", 1))
     for target in (
@@ -104,7 +104,7 @@ def test_target_by_index_name_label_or_list():
         np.int64(1),
     ):
         assert scores(attribute(model, TEXTS, "input_x_gradient", target)) == ones
-    mixed = attribute(model, labelled, "input_x_gradient", "label")
+    mixed = attribute(model, labeled, "input_x_gradient", "label")
     assert [item.target.value for item in mixed] == [2, 0, 1, 1, 0]
     named = [{"text": text, "label": f"LABEL_{label}"} for text, label in zip(TEXTS, [2, 0, 1, 1, 0], strict=True)]
     for again in (
@@ -177,8 +177,8 @@ def test_regression_explains_its_value():
     values = model.probabilities(model.encode(TEXTS))[:, 0]
     assert [item.target.value for item in result] == [0] * 5
     np.testing.assert_allclose([item.prediction.value for item in result], values, rtol=1e-6)
-    labelled = [{"text": text, "label": 0.5} for text in TEXTS]
-    assert scores(attribute(model, labelled, "input_x_gradient", "label")) == scores(result)
+    labeled = [{"text": text, "label": 0.5} for text in TEXTS]
+    assert scores(attribute(model, labeled, "input_x_gradient", "label")) == scores(result)
 
 
 def test_images_have_scores_of_patches():

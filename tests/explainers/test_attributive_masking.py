@@ -313,7 +313,7 @@ def test_refinement_side_by_side_equals_refinement_one_example_at_a_time(family,
     model = small(family)
     made = make_masking(model, weights=MaskWeights(0.5, 0.2, 0.5))
     batch = model.encode(uneven(family, 4))
-    spec = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
+    spec = "aopc_comprehensiveness?fractions=0.2,0.5&perturbation=mask"
     made.with_params(refine_steps=3, refine_rate=0.02, metric=spec, refine_layers=upper)
     model.model.requires_grad_(True)
     found = made.attribute(model, batch)
@@ -334,9 +334,9 @@ def test_low_rank_refinement_starts_at_the_model_and_lowers_its_loss():
     model = shared("bert")
     made, batch = make_masking(model), model.encode(TEXTS)
     plain = made.attribute(model, batch)
-    values, judge = [], expound.metric("comprehensiveness?how=mask")
+    values, judge = [], expound.metric("comprehensiveness?perturbation=mask")
     for steps in (0, 6):
-        made.with_params(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?how=mask")
+        made.with_params(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?perturbation=mask")
         values.append(judge.evaluate(model, batch, made.attribute(model, batch))["comprehensiveness"])
     assert torch.equal(made.with_params(refine_steps=0).attribute(model, batch), plain)
     assert (values[1] >= values[0]).all()

@@ -235,7 +235,7 @@ def test_context_cite_of_decoders(family):
         weights, _ = equations.lasso(masks, values, 0.01)
         return weights * len(response)
 
-    method = explainer("context_cite?n_samples=16&granularity=token")
+    method = explainer("context_cite?n_samples=16&unit=token")
     model = decoder(family)[0]
     for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
         batch = model.batch(prompt, response, content=[False] + [True] * (len(prompt) - 1))
@@ -251,7 +251,7 @@ def test_context_cite_of_encoders(family):
     visible = batch.attended.clone()
     visible[:, 0] = False
     batch = Batch.from_ids(batch.inputs["input_ids"], batch.attended, content=visible)
-    scores = explainer("context_cite?n_samples=16&granularity=token").attribute(model, batch, [0, 1, 2])
+    scores = explainer("context_cite?n_samples=16&unit=token").attribute(model, batch, [0, 1, 2])
     for row, ids in enumerate(rows):
 
         def value(mask, ids=ids, row=row):
@@ -272,7 +272,7 @@ def test_reagent_equals_replacing_tokens_one_by_one(family, monkeypatch):
     seen = []
     drops = reagent.probability_drops
     monkeypatch.setattr(reagent, "probability_drops", lambda *given: seen.append(given[3]) or drops(*given))
-    method = explainer("reagent?steps=5")
+    method = explainer("reagent?n_steps=5")
     if family in DECODERS:
         model, written = decoder(family)
         batch = model.batch(PROMPTS[0], RESPONSES[0])

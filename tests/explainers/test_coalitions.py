@@ -27,16 +27,16 @@ def model():
     return expound.load(hf, processor("bert"))
 
 
-def subset_values(model, text, target, granularity, how):
+def subset_values(model, text, target, unit_name, perturbation):
     """The number of a text's units, and v of each subset of them, computed one by one."""
     batch = model.encode([text])
-    unit = number_units(batch, granularity)[0]
+    unit = number_units(batch, unit_name)[0]
     count = int(unit.max()) + 1
     values = {}
     for number in range(2**count):
         members = frozenset(i for i in range(count) if number >> i & 1)
         keep = torch.tensor([int(u) in members for u in unit])[None, None]
-        values[members] = float(model.predict_perturbed(batch, keep, how)[0, 0, target])
+        values[members] = float(model.predict_perturbed(batch, keep, perturbation)[0, 0, target])
     return count, values
 
 
@@ -51,22 +51,22 @@ def shapley_by_orders(count, values):
     return phi / len(orders)
 
 
-def word_scores(model, method, text, target, granularity):
+def word_scores(model, method, text, target, unit_name):
     batch = model.encode([text])
     scores = method.attribute(model, batch, torch.tensor([target]))[0]
-    unit = number_units(batch, granularity)[0]
+    unit = number_units(batch, unit_name)[0]
     return torch.stack([scores[unit == i].sum() for i in range(int(unit.max()) + 1)]).numpy()
 
 
 @pytest.mark.parametrize("kind", [KernelShap, ShapleySampling])
-@pytest.mark.parametrize(("granularity", "how"), [("word", "remove"), ("word", "mask"), ("token", "remove")])
-def test_all_subsets_give_the_exact_shapley_values(model, kind, granularity, how):
-    for text in TEXTS if granularity == "word" else TEXTS[:1]:
-        count, values = subset_values(model, text, 1, granularity, how)
+@pytest.mark.parametrize(("unit_name", "perturbation"), [("word", "remove"), ("word", "mask"), ("token", "remove")])
+def test_all_subsets_give_the_exact_shapley_values(model, kind, unit_name, perturbation):
+    for text in TEXTS if unit_name == "word" else TEXTS[:1]:
+        count, values = subset_values(model, text, 1, unit_name, perturbation)
         exact = shapley_by_orders(count, values)
         assert np.abs(exact).max() > 1e-3
-        method = kind(n_samples=512, granularity=granularity, perturbation=how)
-        np.testing.assert_allclose(word_scores(model, method, text, 1, granularity), exact, atol=1e-5)
+        method = kind(n_samples=512, unit=unit_name, perturbation=perturbation)
+        np.testing.assert_allclose(word_scores(model, method, text, 1, unit_name), exact, atol=1e-5)
 
 
 def test_sampled_shapley_values_are_close_and_add_up(model):
@@ -124,10 +124,10 @@ def test_kernel_shap_draws_sizes_from_the_kernel_in_pairs():
 
 
 @pytest.mark.parametrize("kind", METHODS)
-@pytest.mark.parametrize("how", ["remove", "mask"])
-def test_scores_depend_on_the_seed_and_not_on_batching(model, kind, how):
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
+def test_scores_depend_on_the_seed_and_not_on_batching(model, kind, perturbation):
     texts = [*SENTENCES, *TEXTS]
-    params = {"n_samples": 60, "perturbation": how, "seed": 7}
+    params = {"n_samples": 60, "perturbation": perturbation, "seed": 7}
     together = expound.attribute(model, texts, kind.card.name, target=1, **params)
     single = expound.attribute(model, texts[::-1], kind.card.name, target=1, batch_size=1, **params)
     for one, other in zip(together, list(single)[::-1], strict=True):

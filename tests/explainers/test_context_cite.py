@@ -10,7 +10,7 @@ import decomposable
 import expound
 from expound import explainer
 from expound.errors import ExpoundError
-from expound.explainers.perturbation.context_cite import ablation_masks, default_granularity, fit_lasso, log_odds
+from expound.explainers.perturbation.context_cite import ablation_masks, default_unit, fit_lasso, log_odds
 from expound.explainers.units import number_units
 from small import shared, small, uneven
 
@@ -45,7 +45,7 @@ def test_published_masks_answers_and_weights(model_and_batch, numbers):
     model, batch = model_and_batch
     masks = ablation_masks(64, 6)
     assert np.array_equal(masks, numbers["masks"])
-    assert default_granularity(batch) == "sentence"
+    assert default_unit(batch) == "sentence"
     method = explainer("context_cite")
     target = model.resolve_target(batch)
     present = torch.from_numpy(masks)[:, None]
@@ -129,12 +129,12 @@ def test_log_odds_stay_finite_at_probability_one():
 def test_regressions_sentences_and_refusals():
     model = small("bert", num_labels=1)
     batch = model.encode(["One is here. Two is there. Three is gone."])
-    scores = explainer("context_cite?granularity=sentence&n_samples=8&alpha=1e-6").attribute(model, batch)
+    scores = explainer("context_cite?unit=sentence&n_samples=8&alpha=1e-6").attribute(model, batch)
     unit = number_units(batch, "sentence")[0]
     assert int(unit.max()) == 2
     assert all(len(scores[0, unit == number].unique()) == 1 for number in range(3))
-    for spec in ("n_samples=1", "keep=1", "alpha=0", "seed=-1"):
+    for spec in ("n_samples=1", "keep_probability=1", "alpha=0", "seed=-1"):
         with pytest.raises(ExpoundError, match="context_cite needs"):
             explainer(f"context_cite?{spec}")
     with pytest.raises(ExpoundError, match="give the batch unit_of"):
-        explainer("context_cite?granularity=source").attribute(model, replace(batch, alignments=None))
+        explainer("context_cite?unit=source").attribute(model, replace(batch, alignments=None))

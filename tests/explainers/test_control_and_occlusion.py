@@ -58,8 +58,8 @@ def test_removal_reports_the_output_that_is_asked_for(output, target):
         first, *second = target[row] if isinstance(target[row], tuple) else (target[row],)
         return number[first] - (number[second[0]] if second else 0)
 
-    found = explainer("occlusion", granularity="token", output=output).attribute(model, batch, target)
-    shapley = explainer("kernel_shap", granularity="token", output=output, perturbation="mask", n_samples=2000)
+    found = explainer("occlusion", unit="token", output=output).attribute(model, batch, target)
+    shapley = explainer("kernel_shap", unit="token", output=output, perturbation="mask", n_samples=2000)
     total = shapley.attribute(model, batch.select([1]).trim_padding()[0], [target[1]]).sum()
     for row, position in batch.content.nonzero().tolist():
         ids = batch.inputs["input_ids"][row].clone()
@@ -73,16 +73,16 @@ def test_removal_reports_the_output_that_is_asked_for(output, target):
     torch.testing.assert_close(total, value(full[1], 1) - value(empty, 1), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("how", ["remove", "mask"])
-@pytest.mark.parametrize("granularity", ["word", "token"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
+@pytest.mark.parametrize("unit_name", ["word", "token"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
 @torch.no_grad()
-def test_occlusion_by_brute_force(family, granularity, how):
+def test_occlusion_by_brute_force(family, unit_name, perturbation):
     model = shared(family)
     examples = [("small town", "a naïve town is small"), ("someone's", "camera, café")]
     batch = model.encode(examples)
     target = model.predict(batch)
-    scores = explainer("occlusion", granularity=granularity, perturbation=how).attribute(model, batch)
+    scores = explainer("occlusion", unit=unit_name, perturbation=perturbation).attribute(model, batch)
     for row, alignment in enumerate(batch.alignments):
         ids = batch.inputs["input_ids"][row][batch.attended[row]]
         types = batch.inputs["token_type_ids"][row][batch.attended[row]] if "token_type_ids" in batch.inputs else None
@@ -90,12 +90,12 @@ def test_occlusion_by_brute_force(family, granularity, how):
         word_of = alignment.word_of
 
         def chance(keep, ids=ids, types=types, row=row):
-            if how == "mask":
+            if perturbation == "mask":
                 inputs = {"input_ids": ids.where(keep, torch.tensor(model.mask_id))[None]}
             else:
                 inputs = {"input_ids": ids[keep][None]}
             if types is not None:
-                inputs["token_type_ids"] = (types if how == "mask" else types[keep])[None]
+                inputs["token_type_ids"] = (types if perturbation == "mask" else types[keep])[None]
             return model.model(**inputs).logits.softmax(-1)[0, target[row]]
 
         own = scores[row][batch.attended[row]]
@@ -107,7 +107,7 @@ def test_occlusion_by_brute_force(family, granularity, how):
             same = [
                 j
                 for j in range(len(ids))
-                if content[j] and (j == i or (granularity == "word" and word_of[j] == word_of[i]))
+                if content[j] and (j == i or (unit_name == "word" and word_of[j] == word_of[i]))
             ]
             keep = torch.ones(len(ids), dtype=torch.bool)
             keep[same] = False
@@ -143,14 +143,14 @@ WORDS = st.integers(1, 4).flatmap(
 
 @settings(max_examples=80, deadline=None)
 @given(WORDS, st.sampled_from(["word", "token"]))
-def test_units_and_spread(words, granularity):
+def test_units_and_spread(words, unit_name):
     batch = make_batch(words)
-    unit = number_units(batch, granularity)
+    unit = number_units(batch, unit_name)
     for row, (numbers, found) in enumerate(zip(words, unit.tolist(), strict=True)):
-        inside = [n >= 0 if granularity == "word" else n != -1 for n in numbers]
+        inside = [n >= 0 if unit_name == "word" else n != -1 for n in numbers]
         assert [number >= 0 for number in found] == inside
         assert sorted({n for n in found if n >= 0}) == list(range(len({n for n in found if n >= 0})))
-        if granularity == "word":
+        if unit_name == "word":
             pairs = {(n, f) for n, f in zip(numbers, found, strict=True) if f >= 0}
             assert len(pairs) == len({n for n, _ in pairs}) == len({f for _, f in pairs})
         else:
@@ -170,7 +170,7 @@ def test_units_and_spread(words, granularity):
                 torch.testing.assert_close(shares.sum(), scores[row, number])
 
 
-def test_unknown_granularity_is_refused():
+def test_unknown_unit_is_refused():
     with pytest.raises(ExpoundError, match="token, word"):
         number_units(make_batch([[0, 1]]), "letter")
 
@@ -180,7 +180,7 @@ def test_occlusion_of_spans_drops_the_probability_of_the_answer():
     model = shared("bert", "QuestionAnswering")
     batch = model.encode(PAIRS)
     target = model.predict(batch)
-    scores = explainer("occlusion?granularity=token&perturbation=mask").attribute(model, batch)
+    scores = explainer("occlusion?unit=token&perturbation=mask").attribute(model, batch)
     for row, (start, end) in enumerate(target.tolist()):
         own, _ = batch.select([row]).trim_padding()
         for position in batch.content[row].nonzero().flatten().tolist():

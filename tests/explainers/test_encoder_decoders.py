@@ -158,7 +158,7 @@ def test_removal_is_a_loop_over_shorter_prompts(family):
     everything = [[True] * (len(p) + len(r)) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
     unit = [[-1, 0, 0, 0, 2, 2, 1, 1, 1], [0, 0, 1], [5, 5, 5, 5, 5, 5]]
     batch = model.batch(PROMPTS, RESPONSES, everything, unit_of=unit)
-    scores = explainer("occlusion?perturbation=remove", granularity="source").attribute(model, batch)
+    scores = explainer("occlusion?perturbation=remove", unit="source").attribute(model, batch)
     for row, (prompt, response, numbers) in enumerate(zip(PROMPTS, RESPONSES, unit, strict=True)):
         own = scores[row, batch.attended[row]].numpy()
         whole = log_probability(model, prompt, response)

@@ -19,7 +19,7 @@ VARIANTS = [
     "attention_last?query=mean",
     "attention_all?query=mean",
     "integrated_gradients?baselines=zero&n_steps=3",
-    "occlusion?granularity=token",
+    "occlusion?unit=token",
     "occlusion?perturbation=mask",
     "occlusion?perturbation=zero",
 ]
@@ -152,7 +152,7 @@ def test_passes_run_are_at_most_those_announced(family, method):
     assert backward <= sum(bound[1] for bound in bounds)
     if EXPLAINERS[method.partition("?")[0]].card.family not in ("perturbation", "search") and method != "value_zeroing":
         assert (forward, backward) == (sum(b[0] for b in bounds), sum(b[1] for b in bounds))
-    elif method == "occlusion?granularity=token":
+    elif method == "occlusion?unit=token":
         assert forward >= 0.5 * sum(bound[0] for bound in bounds), "most deletions differ"
     assert count_passes(model, lambda: single.attribute(model, batch))[0] <= forward + len(batch)
 
@@ -283,7 +283,7 @@ def test_unknown_names_and_parameters_are_refused(spec, params, message):
     ("spec", "message"),
     [
         ("integrated_gradients?baselines=blank", "mask, pad, zero"),
-        ("occlusion?granularity=page", "paragraph, sentence, source, token, word"),
+        ("occlusion?unit=page", "paragraph, sentence, source, token, word"),
         ("occlusion?perturbation=delete", "mask, pad, remove, zero"),
     ],
 )

@@ -362,7 +362,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
         (("--prompt", "none.txt"), "none.txt does not exist"),
         (
             ("--prompt", "prompt.txt", *sources, "--unit", "page"),
-            "granularity 'page'. Valid choices: paragraph, sentence, source",
+            "unit 'page'. Valid choices: paragraph, sentence, source",
         ),
         (("--prompt", "prompt.txt", *sources, "--source", "one=two.txt"), "two sources are called 'one'"),
     ):

@@ -25,7 +25,7 @@ LINEAR = [
     "cp_lrp",
     "gim?baseline_id=3",
     "occlusion",
-    "occlusion?perturbation=remove&granularity=token",
+    "occlusion?perturbation=remove&unit=token",
     "shapley_sampling?n_samples=24",
 ]
 TARGET = torch.tensor([[0, 2], [2, 5], [1, 2]])
@@ -96,13 +96,13 @@ def test_outputs_rank_tokens_differently_but_agree_where_they_must():
     assert (scores["logit"] - scores["log_prob"]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("granularity", ["sentence", "source"])
+@pytest.mark.parametrize("unit_name", ["sentence", "source"])
 @torch.no_grad()
-def test_units_given_with_the_ids_are_removed_as_one(granularity):
+def test_units_given_with_the_ids_are_removed_as_one(unit_name):
     model = generating()
     unit = [[-1, 0, 0, 0, 2, 2, 1, 1, 1], [0, 0, 1], [5, 5, 5, 5, 5, 5]]
     batch = model.batch(PROMPTS, RESPONSES, [[n >= 0 for n in row] for row in unit], unit_of=unit)
-    method = explainer("occlusion", granularity=granularity, perturbation="remove")
+    method = explainer("occlusion", unit=unit_name, perturbation="remove")
     scores = method.attribute(model, batch)
     whole = model.task.score_removal(model.probabilities(batch), model.resolve_target(batch))
     for row, numbers in enumerate(unit):

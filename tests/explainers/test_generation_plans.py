@@ -40,7 +40,7 @@ def model():
 
 
 @pytest.mark.parametrize(("method", "way"), WAYS.items())
-def test_the_plan_says_how_passes_are_organised(method, way):
+def test_the_plan_says_how_passes_are_organized(method, way):
     assert plan_work(chatting(), CHAT, method, "tokens", "source", 8).way == way
 
 

@@ -63,12 +63,12 @@ def test_generated_text_against_loops(family):
 
 
 @pytest.mark.parametrize("kind", [AttentionToSource, HiddenStateProbe])
-@pytest.mark.parametrize("granularity", ["word", "source"])
+@pytest.mark.parametrize("unit_name", ["word", "source"])
 @torch.no_grad()
-def test_units_have_the_sums_of_their_positions(kind, granularity):
+def test_units_have_the_sums_of_their_positions(kind, unit_name):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
-    single, unit, target = make_probe(model, kind), number_units(batch, granularity), torch.tensor([0, 1, 2])
+    single, unit, target = make_probe(model, kind), number_units(batch, unit_name), torch.tensor([0, 1, 2])
     outputs = model(batch, capture=single.capture)
     found = single.features(model, batch, outputs, target, unit) @ single.coefficients.flatten()
     expected = sum_by_unit(single.attribute(model, batch, target), unit)

@@ -168,7 +168,8 @@ def test_gradient_like_methods_choose_how_dimensions_are_taken_together(name):
     batch = model.encode(uneven(family, 2))
     few = {key: 3 for key in ("n_steps", "n_samples") if key in explainer(name).params}
     total, magnitudes, norm = (
-        explainer(name, aggregate=how, **few).attribute(model, batch, [0, 1]).detach() for how in ("sum", "abs", "l2")
+        explainer(name, aggregate=perturbation, **few).attribute(model, batch, [0, 1]).detach()
+        for perturbation in ("sum", "abs", "l2")
     )
     assert (total.abs() <= magnitudes + 1e-12).all()
     assert (norm <= magnitudes + 1e-12).all()
@@ -182,8 +183,8 @@ def test_norms_of_a_gradient_are_those_of_its_dimensions():
     embeddings = model.embed(batch).detach().requires_grad_()
     score = model(batch, embeddings).logits[:, 0].sum()
     (slope,) = torch.autograd.grad(score, embeddings)
-    for how, expected in (("sum", slope.sum(-1)), ("abs", slope.abs().sum(-1)), ("l2", slope.norm(dim=-1))):
-        scores = explainer("saliency", aggregate=how).attribute(model, batch, 0).detach()
+    for perturbation, expected in (("sum", slope.sum(-1)), ("abs", slope.abs().sum(-1)), ("l2", slope.norm(dim=-1))):
+        scores = explainer("saliency", aggregate=perturbation).attribute(model, batch, 0).detach()
         torch.testing.assert_close(scores, expected.masked_fill(~batch.content, 0), **TIGHT)
     assert explainer("saliency").params == {"output": None, "norm": "l2"}
     with pytest.raises(ExpoundError, match="Valid choices: abs, l2, sum"):

@@ -10,8 +10,8 @@ from entmax import entmax15, sparsemax
 
 from expound import ExpoundError, explainer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
-from expound.explainers.learned.learned_attention import normalise_jointly
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.learned_attention import normalize_jointly
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from expound.models import Batch, Capture
 from families import sweep_others
@@ -19,11 +19,11 @@ from small import FAMILIES, alone, shared, small, uneven
 
 WITH_MATRICES = ["bert", "electra", "distilbert", "roberta", "albert", "vit", "gpt2", "llama", "big_bird"]
 VARIANTS = {
-    "smat": ParameterisedAttention.for_model,
-    "smat last": lambda model: ParameterisedAttention.for_model(model, "last"),
+    "smat": ParameterizedAttention.for_model,
+    "smat last": lambda model: ParameterizedAttention.for_model(model, "last"),
     "ivra": InterpretableAttention.for_model,
-    "ivra softmax": lambda model: InterpretableAttention.for_model(model, normaliser="softmax", mix="literal"),
-    "ivra entmax15": lambda model: InterpretableAttention.for_model(model, normaliser="entmax15"),
+    "ivra softmax": lambda model: InterpretableAttention.for_model(model, normalizer="softmax", mix="literal"),
+    "ivra entmax15": lambda model: InterpretableAttention.for_model(model, normalizer="entmax15"),
     "ivra coefs": lambda model: InterpretableAttention.for_model(model, mix="coefs"),
 }
 COEFFICIENTS = {
@@ -74,8 +74,8 @@ def head_means(model, batch, row):
 def test_untrained_it_is_the_mean_of_all_heads_logits(family):
     model = shared(family)
     batch = model.encode(uneven(family, 3))
-    scores = ParameterisedAttention.for_model(model).double().explain(model, batch, special_tokens=True).scores
-    last = ParameterisedAttention.for_model(model, "last").double().explain(model, batch, special_tokens=True).scores
+    scores = ParameterizedAttention.for_model(model).double().explain(model, batch, special_tokens=True).scores
+    last = ParameterizedAttention.for_model(model, "last").double().explain(model, batch, special_tokens=True).scores
     for row in range(len(batch)):
         means, real = head_means(model, batch, row), batch.attended[row]
         for found, mean in ((scores, means.mean((0, 1))), (last, means[-1].mean(0))):
@@ -107,17 +107,17 @@ def test_scalings_that_differ_from_layer_to_layer():
 
 @torch.no_grad()
 def test_one_sparsemax_over_the_heads_of_all_layers():
-    single = ParameterisedAttention(2, 4).double()
+    single = ParameterizedAttention(2, 4).double()
     single.coefficients.copy_(torch.tensor([[0.9, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.2]]))
     expected = torch.tensor([[0.7, 0.3, 0.0, 0.0], [0.0] * 4], dtype=torch.float64)
     torch.testing.assert_close(single.head_weights(), expected)
-    softmax = ParameterisedAttention(2, 4, "softmax")
+    softmax = ParameterizedAttention(2, 4, "softmax")
     softmax.coefficients.copy_(single.coefficients)
     exponentials = np.exp(single.coefficients.numpy())
     np.testing.assert_allclose(softmax.head_weights(), exponentials / exponentials.sum(), rtol=1e-5)
-    plain = ParameterisedAttention(2, 4, "none")
+    plain = ParameterizedAttention(2, 4, "none")
     assert torch.equal(plain.head_weights(), torch.full((2, 4), 1 / 8))
-    weights = ParameterisedAttention(2, 4, "entmax15").head_weights()
+    weights = ParameterizedAttention(2, 4, "entmax15").head_weights()
     torch.testing.assert_close(weights, torch.full((2, 4), 1 / 8))
 
 
@@ -125,7 +125,7 @@ def test_one_sparsemax_over_the_heads_of_all_layers():
 def test_a_single_head_explains_alone():
     model = shared("bert")
     batch = model.encode(uneven("bert", 1))
-    single = ParameterisedAttention.for_model(model).double()
+    single = ParameterizedAttention.for_model(model).double()
     single.coefficients.zero_()[1, 2] = 1.0
     expected = torch.softmax(head_means(model, batch, 0)[1, 2], 0)
     torch.testing.assert_close(
@@ -181,7 +181,7 @@ def test_half_precision_states_are_summed_in_float32(dtype):
         torch.testing.assert_close(scores.sum(1), torch.ones(2), rtol=1e-5, atol=1e-5)
 
 
-def normalise(norm, values):
+def normalize(norm, values):
     """NORM of a flat list of numbers."""
     kinds = {"sparsemax": sparsemax, "softmax": torch.softmax, "entmax15": entmax15}
     return kinds[norm](torch.stack(values), -1)
@@ -189,7 +189,7 @@ def normalise(norm, values):
 
 def scores_by_loops(single, model, batch, row):
     """Literal IvRA of an example, number by number."""
-    outputs, norm = run_model(model, batch), single.normaliser
+    outputs, norm = run_model(model, batch), single.normalizer
     real = batch.attended[row].nonzero().flatten().tolist()
     places = [p for p in real if single.special_tokens or batch.content[row, p]]
     layers = []
@@ -198,14 +198,14 @@ def scores_by_loops(single, model, batch, row):
         for head in range(single.n_heads):
             q, k = outputs.queries[layer][row, head], outputs.keys[layer][row, head]
             for m in places:
-                key = normalise(norm, list(single.key_features[layer, head] * k[m]))
+                key = normalize(norm, list(single.key_features[layer, head] * k[m]))
                 who = [n for n in real if n >= m or not model.is_decoder]
-                dots = [normalise(norm, list(single.query_features[layer, head] * q[n])) @ key for n in who]
+                dots = [normalize(norm, list(single.query_features[layer, head] * q[n])) @ key for n in who]
                 grid.append(single.scales[0] * single.head_coefficients[layer, head] * sum(dots) / len(who))
-        of_heads = normalise(norm, grid).view(single.n_heads, len(places)).sum(0)
+        of_heads = normalize(norm, grid).view(single.n_heads, len(places)).sum(0)
         layers.append(single.scales[1] * single.layer_coefficients[layer] * of_heads)
     found = torch.zeros(batch.length, dtype=torch.float64)
-    found[places] = normalise(norm, list(torch.cat(layers))).view(single.n_layers, len(places)).sum(0)
+    found[places] = normalize(norm, list(torch.cat(layers))).view(single.n_layers, len(places)).sum(0)
     return found
 
 
@@ -218,7 +218,7 @@ def scores_by_loops(single, model, batch, row):
 def test_literal_mix_against_loops(family, norm, special_tokens):
     model = shared(family)
     batch = model.encode(["a moving film", "great"])
-    options = {"normaliser": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
+    options = {"normalizer": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
     single = draw_coefficients(InterpretableAttention.for_model(model, **options))
     scores = single.explain(model, batch, special_tokens=True).scores
     for row in range(len(batch)):
@@ -227,12 +227,12 @@ def test_literal_mix_against_loops(family, norm, special_tokens):
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit"])
 @torch.no_grad()
-def test_untrained_coefficients_mix_as_the_parameterised_attention(family):
+def test_untrained_coefficients_mix_as_the_parameterized_attention(family):
     model = shared(family)
     batch = model.encode(uneven(family, 2))
-    expected = ParameterisedAttention.for_model(model).double().attribute(model, batch)
+    expected = ParameterizedAttention.for_model(model).double().attribute(model, batch)
     for norm in ("sparsemax", "softmax"):
-        single = InterpretableAttention.for_model(model, normaliser=norm, mix="coefs").double()
+        single = InterpretableAttention.for_model(model, normalizer=norm, mix="coefs").double()
         torch.testing.assert_close(single.attribute(model, batch), expected, rtol=1e-10, atol=1e-12)
 
 
@@ -257,8 +257,8 @@ def test_coefficients_on_logits_by_hand():
 @pytest.mark.parametrize(
     "made",
     [
-        lambda model, **own: InterpretableAttention.for_model(model, normaliser="softmax", **own),
-        ParameterisedAttention.for_model,
+        lambda model, **own: InterpretableAttention.for_model(model, normalizer="softmax", **own),
+        ParameterizedAttention.for_model,
     ],
 )
 @torch.no_grad()
@@ -306,19 +306,19 @@ def test_literal_softmax_is_nearly_uniform_until_calibrated():
         scores = single.explain(model, batch, special_tokens=True).scores
         return (scores.max(1).values * batch.attended.sum(1)).max()
 
-    softmax = InterpretableAttention.for_model(model, normaliser="softmax", mix="literal").double()
+    softmax = InterpretableAttention.for_model(model, normalizer="softmax", mix="literal").double()
     assert peak(softmax) < 1.01
     softmax.calibrate(model, batch)
     assert peak(softmax) > 1.1
     assert peak(InterpretableAttention.for_model(model).double()) > 1.01
-    assert InterpretableAttention(2, 4, 8, normaliser="softmax").mix == "coefs"
+    assert InterpretableAttention(2, 4, 8, normalizer="softmax").mix == "coefs"
     with pytest.raises(ExpoundError, match="literal"):
         InterpretableAttention.for_model(model, mix="coefs").calibrate(model, batch)
 
 
-def test_one_normaliser_over_the_grid_by_hand():
+def test_one_normalizer_over_the_grid_by_hand():
     grid = torch.tensor([[[1.0, 0.2, 9.0], [0.6, 0.0, 9.0]]])
-    found = normalise_jointly("sparsemax", grid, torch.tensor([[True, True, False]]))
+    found = normalize_jointly("sparsemax", grid, torch.tensor([[True, True, False]]))
     torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, 0.0]]))  # 0.7 of the first head, 0.3 of the second
 
 
@@ -419,35 +419,35 @@ def test_saved_and_loaded_it_is_the_same(variant, tmp_path):
 
 
 def test_what_cannot_be_loaded_says_why(tmp_path):
-    ParameterisedAttention(2, 4).save_pretrained(tmp_path)
-    with pytest.raises(ExpoundError, match=r"expected a saved interpretable_attention in .*, got parameterised"):
+    ParameterizedAttention(2, 4).save_pretrained(tmp_path)
+    with pytest.raises(ExpoundError, match=r"expected a saved interpretable_attention in .*, got parameterized"):
         InterpretableAttention.from_pretrained(tmp_path)
-    with pytest.raises(ExpoundError, match="expected a folder with a saved parameterised_attention"):
-        explainer(f"parameterised_attention:{tmp_path / 'absent'}")
+    with pytest.raises(ExpoundError, match="expected a folder with a saved parameterized_attention"):
+        explainer(f"parameterized_attention:{tmp_path / 'absent'}")
     with pytest.raises(ExpoundError, match="give the folder it was saved in"):
-        explainer("parameterised_attention")
+        explainer("parameterized_attention")
     config = json.loads((tmp_path / "config.json").read_text())
     for changed, message in (
         ({"n_heads": 5}, "size mismatch"),
         ({"heads": 4}, "heads"),
-        ({"normaliser": "sparse"}, "unknown normaliser"),
+        ({"normalizer": "sparse"}, "unknown normalizer"),
         ({"n_layers": "2"}, "can be loaded"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | changed))
         with pytest.raises(ExpoundError, match=message):
-            ParameterisedAttention.from_pretrained(tmp_path)
+            ParameterizedAttention.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ExpoundError, match="can be loaded"):
-        ParameterisedAttention.from_pretrained(tmp_path)
+        ParameterizedAttention.from_pretrained(tmp_path)
 
 
 def test_models_of_another_shape_are_refused():
     model = shared("bert")
     batch = model.encode(["a film"])
     for single, message in (
-        (ParameterisedAttention(3, 4), "for 3 layers of 4 heads, the model has 2 layers of 4 heads"),
-        (ParameterisedAttention(2, 8), "for 2 layers of 8 heads, the model has 2 layers of 4 heads"),
+        (ParameterizedAttention(3, 4), "for 3 layers of 4 heads, the model has 2 layers of 4 heads"),
+        (ParameterizedAttention(2, 8), "for 2 layers of 8 heads, the model has 2 layers of 4 heads"),
         (InterpretableAttention(2, 4, 16), "heads of 16 features, the model's have 8"),
     ):
         with pytest.raises(ExpoundError, match=message):
@@ -458,7 +458,7 @@ def test_models_of_another_shape_are_refused():
     ("options", "message"),
     [
         ({"n_layers": 0}, "at least 1 layer"),
-        ({"normaliser": "sparse"}, "unknown normaliser"),
+        ({"normalizer": "sparse"}, "unknown normalizer"),
         ({"mix": "coef"}, "Did you mean 'coefs'"),
         ({"scales": (1.0,)}, "two positive"),
         ({"scales": (1.0, 0.0)}, "two positive"),
@@ -468,7 +468,7 @@ def test_wrong_choices(options, message):
     with pytest.raises(ExpoundError, match=message):
         InterpretableAttention(**({"n_layers": 2, "n_heads": 4, "head_dim": 8} | options))
     with pytest.raises(ExpoundError, match="all, last"):
-        ParameterisedAttention(2, 4, layers="first")
+        ParameterizedAttention(2, 4, layers="first")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -73,22 +73,22 @@ def test_model_is_restored_after_attribute_and_model_calls(family):
     batch = model.encode(uneven(family))
     keep = torch.rand((3, *batch.content.shape), generator=torch.Generator().manual_seed(0)) < 0.5
     model.predict(batch), model.probabilities(batch), model.embed(batch)
-    for how in ("remove", "mask", "pad", "zero"):
-        model.predict_perturbed(batch, keep, how)
+    for perturbation in ("remove", "mask", "pad", "zero"):
+        model.predict_perturbed(batch, keep, perturbation)
     with model.cache_perturbed():
         model.predict_perturbed(batch, keep)
     assert snapshot(model) == before
 
 
-@pytest.mark.parametrize("how", ["remove", "mask"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
-def test_model_is_restored_after_a_failed_perturbed_pass(family, how):
+def test_model_is_restored_after_a_failed_perturbed_pass(family, perturbation):
     model = simulate_use(small(family))
     batch = model.encode(uneven(family))
     hook = add_failing_hook(model, 1)
     before = snapshot(model)
     with pytest.raises(RuntimeError, match="broke"), model.cache_perturbed():
-        model.predict_perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), how)
+        model.predict_perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), perturbation)
     assert snapshot(model) == before
     hook.remove()
 

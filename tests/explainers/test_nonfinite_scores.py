@@ -20,7 +20,7 @@ from expound.explainers.base import Explainer
 from small import make_explainer, small
 
 TEXTS = ["a film", "a moving film about a small town and its river", "the plot is dull"]
-METRICS = ["aopc_comprehensiveness", "important_tokens", "auc"]
+METRICS = ["aopc_comprehensiveness", "important_tokens", "rationale_auc"]
 
 
 @dataclass(frozen=True)
@@ -134,4 +134,4 @@ def test_the_runner_knows_both_options():
     for command in ("explain", "compare"):
         help_text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
         assert "--allow-nan" in help_text
-        assert "--incomplete" in help_text
+        assert "--allow-incomplete-weights" in help_text

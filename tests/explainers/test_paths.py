@@ -8,7 +8,7 @@ from captum.attr import DeepLift, GradientShap
 import expound
 from expound import Batch
 from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
-from expound.explainers.gradients.integrated_gradients import Value, integrate
+from expound.explainers.gradients.integrated_gradients import PathValue, integrate
 from expound.explainers.seeding import example_seeds
 from families import SENTENCES, processor, tiny
 
@@ -134,7 +134,7 @@ def test_adaptive_points_are_evaluated_once_and_placed_where_the_function_bends(
         values = []
         for path, point in zip(paths, points, strict=True):
             height = np.tanh(steepness[path] * (point - 0.2))
-            values.append(Value(height, steepness[path] * (1 - height**2)))
+            values.append(PathValue(height, steepness[path] * (1 - height**2)))
         return values
 
     paths = integrate(evaluate, 2, 0.001, 500)
@@ -153,7 +153,7 @@ def test_adaptive_points_are_evaluated_once_and_placed_where_the_function_bends(
 
 def test_adaptive_refinement_stops_at_max_steps():
     noise = np.random.default_rng(0)
-    paths = integrate(lambda p, x: [Value(float(noise.normal()), 0.0) for _ in p], 1, 1e-9, 40)
+    paths = integrate(lambda p, x: [PathValue(float(noise.normal()), 0.0) for _ in p], 1, 1e-9, 40)
     assert 40 <= len(paths[0].values) <= 80
 
 
@@ -227,9 +227,9 @@ def test_smooth_grad_without_noise_is_saliency_and_with_it_the_mean_gradient(ber
     target = torch.tensor([0, 1])
     plain = expound.explainer("saliency").attribute(bert, batch, target)
     torch.testing.assert_close(
-        expound.explainer("smooth_grad", noise=0.0, n_samples=3).attribute(bert, batch, target), plain
+        expound.explainer("smooth_grad", stdevs=0.0, n_samples=3).attribute(bert, batch, target), plain
     )
-    noisy = expound.explainer("smooth_grad", noise=0.2, n_samples=2, seed=1)
+    noisy = expound.explainer("smooth_grad", stdevs=0.2, n_samples=2, seed=1)
     (own, _) = example_seeds(batch, 1)
     real = bert.embed(batch).detach()[0, batch.attended[0]]
     alone = bert.encode(SENTENCES[:1])

@@ -40,14 +40,14 @@ def test_published_scores_from_published_draws(golden_generation):
 def test_distributions_that_do_not_depend_on_the_batch(family):
     model = shared(family)
     batch = model.encode(uneven(family, 3))
-    method = explainer("reagent?steps=6")
+    method = explainer("reagent?n_steps=6")
     scores = method.attribute(model, batch, [0, 1, 2])
     torch.testing.assert_close(scores.sum(1), torch.ones(3, dtype=scores.dtype))
     assert not scores[~batch.content].any()
     for row in range(3):
         alone, columns = batch.select([row]).trim_padding()
         torch.testing.assert_close(method.attribute(model, alone, [row])[0], scores[row, columns])
-    assert not torch.allclose(scores, explainer("reagent?steps=6&seed=1").attribute(model, batch, [0, 1, 2]))
+    assert not torch.allclose(scores, explainer("reagent?n_steps=6&seed=1").attribute(model, batch, [0, 1, 2]))
 
 
 def test_the_word_that_decides_is_found():
@@ -81,8 +81,8 @@ def test_a_span_is_the_geometric_mean_of_its_tokens():
 
 
 def test_refusals():
-    with pytest.raises(ExpoundError, match="a ratio between 0 and 1"):
-        explainer("reagent?ratio=1")
+    with pytest.raises(ExpoundError, match="a fraction between 0 and 1"):
+        explainer("reagent?fraction=1")
     model = GeneratingModel(families.tiny("llama", "CausalLM", dtype=torch.float64, seed=1))
     with pytest.raises(ExpoundError, match="no difference from a foil"):
         explainer("reagent").attribute(model, model.batch([5, 6], [7], foil_ids=[8]))
@@ -145,7 +145,7 @@ def test_it_stops_once_the_best_positions_suffice(family, monkeypatch):
     ids, inside, counts = batch.inputs["input_ids"][0], batch.removable[0], []
     for seed in range(6):
         blocks.clear()
-        found = explainer("reagent", steps="auto", seed=seed).attribute(model, batch, target)[0]
+        found = explainer("reagent", n_steps="auto", seed=seed).attribute(model, batch, target)[0]
         start = torch.zeros(len(ids), dtype=torch.float64)
         start[inside] = torch.from_numpy(reagent.example_generators(batch, seed)[0].random(int(inside.sum())))
         pairs = [tuple((x[:, 0], y[:, 0]) for x, y in pair) for pair in zip(blocks[::2], blocks[1::2], strict=True)]
@@ -161,15 +161,15 @@ def test_stopping_does_not_depend_on_the_batch(monkeypatch):
     for family in ("bert", "gpt2", "vit"):
         model = shared(family)
         batch = model.encode(uneven(family, 3))
-        scores = explainer("reagent?steps=auto").attribute(model, batch, [0, 1, 2])
+        scores = explainer("reagent?n_steps=auto").attribute(model, batch, [0, 1, 2])
         for row in range(3):
             own, columns = alone(model, batch, row)
-            single = explainer("reagent?steps=auto").attribute(model, own, [row])[0]
+            single = explainer("reagent?n_steps=auto").attribute(model, own, [row])[0]
             torch.testing.assert_close(scores[row, columns], single)
     model = small("bert", num_labels=1)
     batch = model.encode(uneven("bert", 1))
     with pytest.raises(ExpoundError, match="no likeliest answer"):
-        explainer("reagent?steps=auto").attribute(model, batch)
+        explainer("reagent?n_steps=auto").attribute(model, batch)
 
 
 def test_target_rank_counts_likelier_answers():

@@ -23,7 +23,7 @@ def model():
     return expound.load(hf, processor("bert"))
 
 
-def probabilities(model, batch, how):
+def probabilities(model, batch, perturbation):
     """The number of units, and p of each subset of kept units, computed one by one."""
     unit = number_units(batch, "word")[0]
     count = int(unit.max()) + 1
@@ -31,7 +31,7 @@ def probabilities(model, batch, how):
     for number in range(2**count):
         kept = frozenset(i for i in range(count) if number >> i & 1)
         keep = torch.tensor([int(u) in kept for u in unit])[None, None]
-        found[kept] = float(model.predict_perturbed(batch, keep, how)[0, 0, 1])
+        found[kept] = float(model.predict_perturbed(batch, keep, perturbation)[0, 0, 1])
     return count, found
 
 
@@ -59,8 +59,8 @@ def scores_of(model, text, **params):
 @pytest.mark.parametrize("objective", get_args(SearchObjective))
 @pytest.mark.parametrize("text", ["a moving film about rain", "the plot is dull , but"])
 def test_an_unlimited_beam_finds_the_best_of_all_orders(model, objective, text):
-    how = "mask" if objective == "log_odds" else "remove"
-    count, p = probabilities(model, model.encode([text]), how)
+    perturbation = "mask" if objective == "log_odds" else "remove"
+    count, p = probabilities(model, model.encode([text]), perturbation)
     worths = {order: worth(order, count, p, objective) for order in permutations(range(count))}
     best = max(worths.values())
     found = scores_of(model, text, objective=objective, beam=10_000)
@@ -119,7 +119,9 @@ def test_bad_choices_are_errors(model):
 def test_ranks_stay_distinct_in_half_precision(monkeypatch):
     model = expound.load(tiny("bert", dtype=torch.bfloat16), processor("bert"))
     weights = torch.linspace(0.1, 1, 300, dtype=torch.float64)
-    monkeypatch.setattr(solvex, "coalition_values", lambda m, b, t, present, unit, how: present.double() @ weights)
+    monkeypatch.setattr(
+        solvex, "coalition_values", lambda m, b, t, present, unit, perturbation: present.double() @ weights
+    )
     batch = expound.Batch.from_ids(torch.full((1, 300), 7))
     method = expound.explainer("solvex", beam=1, objective="comprehensiveness")
     scores = method.attribute(model, batch, torch.tensor([0]))[0]

@@ -104,7 +104,7 @@ def test_a_sentence_has_its_white_space_and_a_word_has_not():
 def test_a_removed_sentence_takes_its_white_space_along():
     model = ExplainedModel(families.tiny("gpt2", dtype=torch.float64), families.processor("gpt2"))
     text = "a film\n\n  small town . 🤗\n\n\na river"
-    item = expound.attribute(model, text, "occlusion?perturbation=remove&granularity=sentence", unit="sentence")[0]
+    item = expound.attribute(model, text, "occlusion?perturbation=remove&unit=sentence", unit="sentence")[0]
     batch = model.encode([text])
     number = np.array(find_part_of_tokens(batch.alignments[0], find_sentence_ends))
     assert set(number) == {0, 1, 2, 3}

@@ -86,15 +86,15 @@ def test_scores_are_means_over_windows_in_an_explicit_loop(model, target):
     check_means_over_windows(model, "input_x_gradient", target, LONG, SHORT)
 
 
-@pytest.mark.parametrize("how", ["mask", "remove"])
-def test_removal_is_judged_by_the_answer_to_the_whole_text(model, how):
+@pytest.mark.parametrize("perturbation", ["mask", "remove"])
+def test_removal_is_judged_by_the_answer_to_the_whole_text(model, perturbation):
     windowed = WindowedModel(model, 4)
     batch = windowed.encode([LONG, SHORT])
-    scores = expound.explainer("occlusion", granularity="token", perturbation=how).attribute(windowed, batch, 1)
+    scores = expound.explainer("occlusion", unit="token", perturbation=perturbation).attribute(windowed, batch, 1)
     keep = torch.ones(batch.length + 1, 2, batch.length, dtype=torch.bool)
     for position in range(batch.length):
         keep[position + 1, :, position] = False
-    chances = windowed.predict_perturbed(batch, keep, how)[..., 1]
+    chances = windowed.predict_perturbed(batch, keep, perturbation)[..., 1]
     expected = (chances[0] - chances[1:]).T.masked_fill(~batch.content, 0)
     torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-9)
     assert scores.abs().max() > 1e-6
@@ -180,7 +180,11 @@ def test_gradients_reach_all_of_a_long_text(model):
 
 def test_a_comparison_explains_by_windows_and_asks_about_whole_texts(model, tmp_path):
     rows = [{"text": LONG, "rationale": [[0, 8]]}, {"text": SHORT, "rationale": [[4, 8]]}]
-    given = {"methods": ["saliency", "attention_last"], "metrics": ["aopc_comprehensiveness", "auc"], "stride": 4}
+    given = {
+        "methods": ["saliency", "attention_last"],
+        "metrics": ["aopc_comprehensiveness", "rationale_auc"],
+        "stride": 4,
+    }
     found = expound.compare(model, rows, output_dir=tmp_path, **given)
     assert len(found.results) == 4
     assert not found.results["truncated"].any()
@@ -230,7 +234,7 @@ def test_paragraphs_end_at_blank_lines():
     )
     assert int(number_units(batch, "paragraph").max()) == 1
     assert int(number_units(batch, "sentence").max()) == 2
-    drop = expound.explainer("occlusion", granularity="paragraph").attribute(model, batch)
+    drop = expound.explainer("occlusion", unit="paragraph").attribute(model, batch)
     kept = model.encode(["the plot is dull"])
     assert len(set(drop[0][batch.content[0]].tolist())) == 2
     assert kept.length < batch.length

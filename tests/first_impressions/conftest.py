@@ -37,7 +37,7 @@ def model_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """Six labelled sentences."""
+    """Six labeled sentences."""
     file = tmp_path_factory.mktemp("data") / "films.csv"
     file.write_text("text,label\n" + "".join(f'"{text}",good\n' for text in TEXTS), encoding="utf-8")
     return file

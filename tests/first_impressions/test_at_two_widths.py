@@ -1,4 +1,4 @@
-"""What a person sees on a desktop and on a phone: no text cut off, no word broken, and a legend for the colours."""
+"""What a person sees on a desktop and on a phone: no text cut off, no word broken, and a legend for the colors."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_random_is_grey_and_unsigned_methods_have_one_hue(report):
     assert all(not ground or ground.startswith("u") for ground in grounds)
 
 
-def test_the_legend_has_the_colours_it_speaks_of(report):
+def test_the_legend_has_the_colors_it_speaks_of(report):
     for letter in "npu":
         assert background(report, f".key .{letter}8") != "rgba(0, 0, 0, 0)"
     assert report.locator(".key .gold").count() in (0, 1)

@@ -41,8 +41,8 @@ def top(scores, content, k, rounding, length):
 class OneByOne:
     """The probability of one example's target after positions were really removed or overwritten."""
 
-    def __init__(self, model, batch, row, target, how):
-        self.model, self.how = model, how
+    def __init__(self, model, batch, row, target, perturbation):
+        self.model, self.perturbation = model, perturbation
         self.batch, self.row = batch, row
         self.target = target[row].tolist()
         self.attended = batch.attended[row].nonzero().flatten().tolist()
@@ -54,11 +54,11 @@ class OneByOne:
             return self.answer(self.picture(erased))
         ids = {position: int(self.batch.inputs["input_ids"][self.row, position]) for position in self.attended}
         kinds = self.batch.inputs.get("token_type_ids")
-        if self.how == "remove":
+        if self.perturbation == "remove":
             ids = {position: token for position, token in ids.items() if position not in erased}
             ids = ids or {self.attended[0]: self.model.mask_id}
         else:
-            token = self.model.mask_id if self.how == "mask" else self.model.pad_id
+            token = self.model.mask_id if self.perturbation == "mask" else self.model.pad_id
             ids = {position: token if position in erased else old for position, old in ids.items()}
         types = None if kinds is None else torch.tensor([[int(kinds[self.row, position]) for position in ids]])
         return self.answer(Batch.from_ids(torch.tensor([list(ids.values())]), token_type_ids=types), list(ids))

@@ -92,7 +92,7 @@ def test_keep_question_erases_tokens_of_the_context_only():
     question = batch.content & ~batch.erasable
     scores = torch.where(question, 5.0, attribution_for(batch)) * batch.content
     for name in ("aopc_comprehensiveness", "sufficiency"):
-        kept, whole = metric(name, how="mask", keep_question=True), metric(name, how="mask")
+        kept, whole = metric(name, perturbation="mask", keep_question=True), metric(name, perturbation="mask")
         elsewhere = scores.masked_fill(question, 0.0)
         assert torch.equal(kept.evaluate(model, batch, scores)[name], kept.evaluate(model, batch, elsewhere)[name])
         assert not torch.equal(whole.evaluate(model, batch, scores)[name], kept.evaluate(model, batch, scores)[name])

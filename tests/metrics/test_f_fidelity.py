@@ -30,16 +30,18 @@ def copy(tmp_path_factory):
     return save_model(ExplainedModel(other, families.processor("bert")), tmp_path_factory.mktemp("copy"))
 
 
-@pytest.mark.parametrize("how", ["mask", "remove"])
-def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, how):
+@pytest.mark.parametrize("perturbation", ["mask", "remove"])
+def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, perturbation):
     model, judge = model_of("bert", dtype=torch.float64), expound.load(copy, device="cpu")
     batch = model.encode(families.SENTENCES[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
-    fidelity = metric("f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), how=how)
+    fidelity = metric(
+        "f_fidelity", copy=copy, alpha=1.0, beta=1.0, n_samples=1, fractions=(0.25, 0.5), perturbation=perturbation
+    )
     got = fidelity.evaluate(model, batch, scores)["f_fidelity"]
     unit = number_units(batch, "word")
     for row in range(3):
-        answer = OneByOne(judge, batch, row, target, how)
+        answer = OneByOne(judge, batch, row, target, perturbation)
         count = int(unit[row].max()) + 1
         own = [float(scores[row][unit[row] == number].sum()) for number in range(count)]
         order = sorted(range(count), key=lambda number, own=own: -own[number])
@@ -53,7 +55,7 @@ def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, 
 def test_at_most_alpha_of_the_top_and_beta_of_all_units_are_removed(copy):
     model = model_of("bert")
     batch = model.encode(families.SENTENCES[:3])
-    judge = metric("f_fidelity", copy=copy, budgets=(0.2, 0.4, 1.0), alpha=0.5, beta=0.25, draws=6)
+    judge = metric("f_fidelity", copy=copy, fractions=(0.2, 0.4, 1.0), alpha=0.5, beta=0.25, n_samples=6)
     ordered = judge.order_units(batch, attribution_for(batch))
     taken = judge.draw_removed(batch, ordered).unflatten(0, (3, 6))
     for row, count in enumerate(ordered.counts.tolist()):
@@ -69,7 +71,7 @@ def test_at_most_alpha_of_the_top_and_beta_of_all_units_are_removed(copy):
 def test_all_methods_get_the_same_random_draws(copy):
     model = model_of("bert")
     batch = model.encode([families.SENTENCES[0]])
-    judge = metric("f_fidelity", copy=copy, budgets=(1.0,))
+    judge = metric("f_fidelity", copy=copy, fractions=(1.0,))
     both = [judge.draw_removed(batch, judge.order_units(batch, attribution_for(batch, seed))) for seed in (0, 1)]
     assert torch.equal(*both)
 

@@ -35,10 +35,10 @@ def formula(name, whole, without, alone, nothing):
     return {
         "comprehensiveness": whole - without,
         "sufficiency": whole - alone,
-        "difference": (whole - without) - (whole - alone),
+        "comprehensiveness_minus_sufficiency": (whole - without) - (whole - alone),
         "log_odds": math.log(max(without, 1e-12)) - math.log(max(whole, 1e-12)),
-        "normalised_comprehensiveness": min(1, max(0, max(0, whole - without) / (1 - empty))),
-        "normalised_sufficiency": min(1, max(0, (enough - empty) / (1 - empty))),
+        "normalized_comprehensiveness": min(1, max(0, max(0, whole - without) / (1 - empty))),
+        "normalized_sufficiency": min(1, max(0, (enough - empty) / (1 - empty))),
     }[name.removeprefix("aopc_")]
 
 
@@ -53,25 +53,25 @@ def reference(name, answer, scores, budgets, rounding):
     return values
 
 
-def make_metric(name, how, rounding):
-    budgets = {"budgets": BUDGETS} if hasattr(METRICS[name], "budgets") else {"k": 0.2}
-    return metric(name, how=how, rounding=rounding, **budgets)
+def make_metric(name, perturbation, rounding):
+    budgets = {"fractions": BUDGETS} if hasattr(METRICS[name], "fractions") else {"fraction": 0.2}
+    return metric(name, perturbation=perturbation, rounding=rounding, **budgets)
 
 
 @pytest.mark.parametrize("name", FAITHFULNESS)
-@pytest.mark.parametrize(("family", "head", "how"), CASES)
-def test_agrees_with_erasing_one_input_at_a_time(name, family, head, how):
+@pytest.mark.parametrize(("family", "head", "perturbation"), CASES)
+def test_agrees_with_erasing_one_input_at_a_time(name, family, head, perturbation):
     model = model_of(family) if family == "vit" else model_of(family, head)
     batch = model.encode(inputs_of(family, head))
     attribution, target = attribution_for(batch), model.predict(batch)
-    rounding = {"remove": "floor", "mask": "ceil", "pad": "er"}[how]
-    judge = make_metric(name, how, rounding)
+    rounding = {"remove": "floor", "mask": "ceil", "pad": "er"}[perturbation]
+    judge = make_metric(name, perturbation, rounding)
     got = judge.evaluate(model, batch, attribution, target)[name]
     for row in range(len(batch)):
-        answer = OneByOne(model, batch, row, target, how)
-        values = reference(name, answer, attribution[row].tolist(), judge.fractions(), rounding)
-        sharp = "normalised" in name and max(0, answer(()) - answer(answer.content)) < 1e-3
-        tolerance = 0.02 if sharp else 2e-4 if "normalised" in name else 1e-5
+        answer = OneByOne(model, batch, row, target, perturbation)
+        values = reference(name, answer, attribution[row].tolist(), judge.list_fractions(), rounding)
+        sharp = "normalized" in name and max(0, answer(()) - answer(answer.content)) < 1e-3
+        tolerance = 0.02 if sharp else 2e-4 if "normalized" in name else 1e-5
         assert float(got[row]) == pytest.approx(sum(values) / len(values), abs=tolerance)
 
 
@@ -86,7 +86,7 @@ def test_zero_vectors_agree_with_zeroed_embeddings():
         inputs = {name: batch.inputs[name] for name in ("attention_mask", "token_type_ids")}
         without = model.model(inputs_embeds=embeddings, **inputs).logits.softmax(-1)[0, 1]
     expected = model.probabilities(batch)[0, 1] - without
-    got = metric("comprehensiveness", how="zero").evaluate(model, batch, attribution, 1)["comprehensiveness"]
+    got = metric("comprehensiveness", perturbation="zero").evaluate(model, batch, attribution, 1)["comprehensiveness"]
     assert float(got) == pytest.approx(float(expected), abs=1e-6)
 
 
@@ -103,10 +103,10 @@ HALF = torch.tensor([[[True, True, False, False]]])
     [
         ("comprehensiveness", 0.85 - 0.25),
         ("sufficiency", 0.85 - 0.70),
-        ("difference", 0.70 - 0.25),
+        ("comprehensiveness_minus_sufficiency", 0.70 - 0.25),
         ("log_odds", math.log(0.25 / 0.85)),
-        ("normalised_comprehensiveness", 0.60 / 0.7501),
-        ("normalised_sufficiency", 1 - 0.15 / 0.7501),
+        ("normalized_comprehensiveness", 0.60 / 0.7501),
+        ("normalized_sufficiency", 1 - 0.15 / 0.7501),
     ],
 )
 def test_by_hand(name, expected):
@@ -116,33 +116,37 @@ def test_by_hand(name, expected):
 def test_both_divisors_by_hand():
     points = torch.tensor([[0.1, -0.2], [0.2, 0.0], [0.6, 0.2]])
     assert metric("aopc_comprehensiveness").aggregate(points).tolist() == pytest.approx([0.3, 0.0])
-    published = metric("aopc_comprehensiveness?divisor=bins_plus_one")
+    published = metric("aopc_comprehensiveness?divisor=fractions_plus_one")
     assert published.aggregate(points).tolist() == pytest.approx([0.225, 0.0])
 
 
-def test_full_budgets_give_perfect_normalised_values():
+def test_full_budgets_give_perfect_normalized_values():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(families.examples("bert"))
-    everything = {"budgets": (1.0,)}
-    for how in ("remove", "mask", "pad", "zero"):
-        p = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), how)
+    everything = {"fractions": (1.0,)}
+    for perturbation in ("remove", "mask", "pad", "zero"):
+        p = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), perturbation)
         drop = (p[0] - p[1]).amax(1)
         target = (p[0] - p[1]).argmax(1)
         attribution = attribution_for(batch)
-        assert drop.min() > 1e-5  # premise: there is something to normalise by
+        assert drop.min() > 1e-5  # premise: there is something to normalize by
 
-        def value(name, how=how, target=target, attribution=attribution, **params):
-            return metric(name, how=how, **params).evaluate(model, batch, attribution, target)[name].double()
+        def value(name, perturbation=perturbation, target=target, attribution=attribution, **params):
+            return (
+                metric(name, perturbation=perturbation, **params)
+                .evaluate(model, batch, attribution, target)[name]
+                .double()
+            )
 
-        assert value("sufficiency", k=1.0).eq(0).all()
-        assert value("normalised_sufficiency", **everything).eq(1).all()
-        assert torch.allclose(value("normalised_comprehensiveness", **everything), drop / (drop + 1e-4), atol=1e-6)
-        assert torch.allclose(value("comprehensiveness", k=1.0), drop, atol=1e-6)
+        assert value("sufficiency", fraction=1.0).eq(0).all()
+        assert value("normalized_sufficiency", **everything).eq(1).all()
+        assert torch.allclose(value("normalized_comprehensiveness", **everything), drop / (drop + 1e-4), atol=1e-6)
+        assert torch.allclose(value("comprehensiveness", fraction=1.0), drop, atol=1e-6)
 
 
-def test_normalised_values_stay_in_bounds_if_an_empty_text_has_the_same_answer():
+def test_normalized_values_stay_in_bounds_if_an_empty_text_has_the_same_answer():
     p = {4: 0.3, 2: 0.1, 0: 0.5}  # p by the number of positions that stay
-    for name, expected in (("normalised_comprehensiveness", 1.0), ("normalised_sufficiency", 0.0)):
+    for name, expected in (("normalized_comprehensiveness", 1.0), ("normalized_sufficiency", 0.0)):
         value = metric(name).compute_effect(
             lambda keep: torch.tensor([[p[int(n)] for n in row] for row in keep.sum(-1)]).double(), HALF
         )
@@ -155,7 +159,7 @@ def test_a_budget_of_no_token_scores_zero(name):
     batch = model.encode(["river", "the river"])
     assert batch.content.sum(1).tolist() < [5, 5]
     judge = make_metric(name, "remove", "floor")
-    judge = replace(judge, k=0.19) if hasattr(judge, "k") else replace(judge, budgets=(0.01, 0.19))
+    judge = replace(judge, fraction=0.19) if hasattr(judge, "fraction") else replace(judge, fractions=(0.01, 0.19))
     assert judge.evaluate(model, batch, attribution_for(batch))[name].tolist() == [0, 0]
 
 
@@ -171,7 +175,7 @@ def test_padding_does_not_matter(name, family):
         alone = model.encode([example])
         own = attribution[row][together.attended[row]][None]
         value = metric(name).evaluate(model, alone, own, target[row : row + 1])[name]
-        assert float(value) == pytest.approx(float(got[row]), abs=2e-3 if "normalised" in name else 1e-5)
+        assert float(value) == pytest.approx(float(got[row]), abs=2e-3 if "normalized" in name else 1e-5)
 
 
 def test_equal_scores_are_judged_by_position_and_one_token_texts_have_values():
@@ -214,21 +218,21 @@ def test_regressions_are_judged_by_their_value_and_have_no_log_odds():
 
 
 @pytest.mark.parametrize(
-    ("name", "how", "rounding", "bins"),
+    ("name", "perturbation", "rounding", "bins"),
     [
         ("sufficiency", "remove", "floor", 1),
         ("log_odds", "mask", "floor", 1),
         ("aopc_comprehensiveness", "remove", "floor", 6),
     ],
 )
-def test_aml_s_figures_delete_for_sufficiency_and_replace_for_log_odds(name, how, rounding, bins):
+def test_aml_s_figures_delete_for_sufficiency_and_replace_for_log_odds(name, perturbation, rounding, bins):
     model = model_of("bert")
     batch = model.encode(families.examples("bert"))
     attribution, target = attribution_for(batch), model.predict(batch)
     (judge,) = (judge for judge in preset("aml") if judge.name == name)
     got = judge.evaluate(model, batch, attribution, target)[name]
     for row in range(len(batch)):
-        answer = OneByOne(model, batch, row, target, how)
+        answer = OneByOne(model, batch, row, target, perturbation)
         budgets = (0.2,) if bins == 1 else (0.01, 0.05, 0.1, 0.2, 0.5)
         values = reference(name, answer, attribution[row].tolist(), budgets, rounding)
         assert float(got[row]) == pytest.approx(sum(values) / bins, abs=1e-5)
@@ -242,9 +246,9 @@ def test_metrics_share_perturbed_inputs():
     hook = model.model.register_forward_pre_hook(lambda module, args, kwargs: calls.append(1), with_kwargs=True)
     try:
         with model.cache_perturbed():
-            metric("aopc_difference").evaluate(model, batch, attribution, target)
+            metric("aopc_comprehensiveness_minus_sufficiency").evaluate(model, batch, attribution, target)
             asked = len(calls)
-            for name in ("comprehensiveness", "sufficiency", "difference"):
+            for name in ("comprehensiveness", "sufficiency", "comprehensiveness_minus_sufficiency"):
                 metric(name).evaluate(model, batch, attribution, target)
             rerun = len(calls) - asked
     finally:

@@ -36,12 +36,12 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
     [
         ("aopc_comprehensiveness", {}),
         (
-            "aopc_comprehensiveness?budgets=0.1,0.2&how=mask&divisor=bins_plus_one",
-            {"budgets": (0.1, 0.2), "how": "mask", "divisor": "bins_plus_one"},
+            "aopc_comprehensiveness?fractions=0.1,0.2&perturbation=mask&divisor=fractions_plus_one",
+            {"fractions": (0.1, 0.2), "perturbation": "mask", "divisor": "fractions_plus_one"},
         ),
-        ("log_odds?k=0.1&rounding=floor", {"k": 0.1, "rounding": "floor"}),
+        ("log_odds?fraction=0.1&rounding=floor", {"fraction": 0.1, "rounding": "floor"}),
         ("token_f1?k=none", {"k": None}),
-        ("token_f1?k=25&level=token&specials=true", {"k": 25.0, "level": "token", "specials": True}),
+        ("token_f1?k=25&unit=token&special_tokens=true", {"k": 25, "unit": "token", "special_tokens": True}),
     ],
 )
 def test_a_spec_is_the_same_as_its_parameters(spec, params):
@@ -51,11 +51,11 @@ def test_a_spec_is_the_same_as_its_parameters(spec, params):
 
 
 def test_keywords_come_on_top_of_the_spec():
-    assert metric("sufficiency?k=0.1&how=pad", k=0.5).params == {
-        "how": "pad",
+    assert metric("sufficiency?fraction=0.1&perturbation=pad", fraction=0.5).params == {
+        "perturbation": "pad",
         "rounding": "ceil",
         "keep_question": False,
-        "k": 0.5,
+        "fraction": 0.5,
     }
 
 
@@ -65,14 +65,17 @@ def test_keywords_come_on_top_of_the_spec():
         ("sufficency", "Did you mean 'sufficiency'"),
         (
             "sufficiency?budget=0.1",
-            "unknown parameter of sufficiency 'budget'. Valid choices: how, k, keep_question, rounding",
+            "unknown parameter of sufficiency 'budget'. Valid choices: fraction, keep_question, perturbation, rounding",
         ),
-        ("sufficiency?how=delete", "sufficiency: how 'delete'.*mask, pad, remove, zero"),
-        ("sufficiency?k=many", "sufficiency: k: expected float, got 'many'"),
-        ("sufficiency?k", "k: expected float, got 'true'"),
-        ("sufficiency?k=2", "above 0 and up to 1"),
-        ("auc?specials=perhaps", "auc: specials: expected true or false, got 'perhaps'"),
-        ("aopc_sufficiency?budgets=", "expected float"),
+        ("sufficiency?perturbation=delete", "sufficiency: perturbation 'delete'.*mask, pad, remove, zero"),
+        ("sufficiency?fraction=many", "sufficiency: fraction: expected float, got 'many'"),
+        ("sufficiency?fraction", "fraction: expected float, got 'true'"),
+        ("sufficiency?fraction=2", "above 0 and up to 1"),
+        (
+            "rationale_auc?special_tokens=perhaps",
+            "rationale_auc: special_tokens: expected true or false, got 'perhaps'",
+        ),
+        ("aopc_sufficiency?fractions=", "expected float"),
     ],
 )
 def test_wrong_specs_are_refused_in_one_line(spec, message):
@@ -84,10 +87,10 @@ def test_wrong_specs_are_refused_in_one_line(spec, message):
 @pytest.mark.parametrize(
     ("name", "params"),
     [
-        ("sufficiency", {"how": "delete"}),
+        ("sufficiency", {"perturbation": "delete"}),
         ("sufficiency", {"rounding": "half"}),
         ("aopc_sufficiency", {"divisor": "two"}),
-        ("auc", {"level": "page"}),
+        ("rationale_auc", {"unit": "page"}),
     ],
 )
 def test_wrong_values_from_python_are_refused(name, params):
@@ -119,7 +122,7 @@ def test_metrics_are_values_that_cannot_be_changed():
     assert hash(one) == hash(metric("aopc_comprehensiveness"))
     assert one != metric("aopc_sufficiency")
     with pytest.raises(AttributeError):
-        one.how = "mask"
+        one.perturbation = "mask"
 
 
 def test_evaluation_leaves_no_graph_and_no_cache():
@@ -138,7 +141,7 @@ def test_cards_format_their_bounds(capsys, monkeypatch):
     shown = capsys.readouterr().out
     lines = {line.split()[0]: " ".join(line.split()) for line in shown.splitlines() if line.split()}
     assert "None" not in shown
-    assert " 0 … 1 " in lines["auc"]
+    assert " 0 … 1 " in lines["rationale_auc"]
     assert " 1 … ∞ " in lines["needle_rank"]
     assert " −∞ … ∞ " in lines["topk_drop"]
     assert " -27.6 … 27.6 " in lines["log_odds"]

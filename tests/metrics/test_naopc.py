@@ -105,15 +105,17 @@ def test_beam_limits_are_inside_the_exact_ones_and_equal_with_a_wide_beam():
     np.testing.assert_allclose(found, exact, atol=1e-12)
 
 
-@pytest.mark.parametrize(("family", "level", "how"), [("bert", "word", "mask"), ("gpt2", "token", "remove")])
-def test_agrees_with_all_orders_asked_one_by_one(family, level, how):
+@pytest.mark.parametrize(("family", "level", "perturbation"), [("bert", "word", "mask"), ("gpt2", "token", "remove")])
+def test_agrees_with_all_orders_asked_one_by_one(family, level, perturbation):
     model = model_of(family, dtype=torch.float64)
     batch = model.encode(["a moving film", "the plot is dull"] if level == "word" else ["a film", "dull"])
     target, scores = model.predict(batch), attribution_for(batch).double() + torch.linspace(0, 0.1, batch.length)
     unit = number_units(batch, level)
-    got = {name: metric(name, level=level, how=how).evaluate(model, batch, scores)[name] for name in NAMES}
+    got = {
+        name: metric(name, unit=level, perturbation=perturbation).evaluate(model, batch, scores)[name] for name in NAMES
+    }
     for row in range(len(batch)):
-        answer = OneByOne(model, batch, row, target, how)
+        answer = OneByOne(model, batch, row, target, perturbation)
         count = int(unit[row].max()) + 1
         assert count <= 5  # premise: all orders can be asked for
         values = [
@@ -159,7 +161,7 @@ def test_limits_are_computed_once_for_all_methods_and_both_metrics(monkeypatch):
     with model.cache_perturbed():
         values = [metric(name).evaluate(model, every, attribution)[name] for name in NAMES]
         assert found == [2]
-        metric("naopc_sufficiency", how="pad").evaluate(model, every, attribution)
+        metric("naopc_sufficiency", perturbation="pad").evaluate(model, every, attribution)
         metric("naopc_sufficiency").evaluate(model, every, attribution, 1 - model.predict(every).clamp(max=1))
         assert found == [2, 2, 2]  # limits of another perturbation, and of another target
     for row in range(6):
@@ -195,7 +197,7 @@ def test_naopc_is_nan_if_all_orders_score_the_same():
         assert metric(name).evaluate(model, batch, attribution_for(batch))[name].isnan().all()
 
 
-@pytest.mark.parametrize("params", [{"beam": 0}, {"max_units": 0}, {"level": "phrase"}, {"how": "delete"}])
+@pytest.mark.parametrize("params", [{"beam": 0}, {"max_units": 0}, {"unit": "phrase"}, {"perturbation": "delete"}])
 def test_wrong_parameters_are_refused(params):
     with pytest.raises(ExpoundError):
         metric("naopc_comprehensiveness", **params)

@@ -17,7 +17,7 @@ from expound.metrics.ranking import ranks
 from expound.models import Batch
 from judged import model_of
 
-IDS = ("auc", "auprc", "average_precision", "recall_at_k", "token_f1")
+IDS = ("rationale_auc", "auprc", "average_precision", "recall_at_k", "token_f1")
 
 
 def mark_first(scores, k):
@@ -33,7 +33,7 @@ def area(gold, scores):
 
 
 REFERENCES = {
-    "auc": roc_auc_score,
+    "rationale_auc": roc_auc_score,
     "auprc": area,
     "average_precision": average_precision_score,
     "recall_at_k": lambda gold, scores: recall_score(gold, mark_first(scores, sum(gold))),
@@ -72,7 +72,7 @@ def test_f1_of_a_fixed_number_or_fraction(length, k, seed):
     scores, gold = torch.from_numpy(rng.integers(0, 4, (1, length))), torch.from_numpy(rng.random((1, length)) < 0.4)
     gold[0, 0], gold[0, 1] = True, False
     chosen = mark_first(scores[0].tolist(), max(1, int(np.ceil(length * k - 1e-9))) if k < 1 else k)
-    got = value_of("token_f1", scores, gold, torch.ones_like(gold), k=k)
+    got = value_of("token_f1", scores, gold, torch.ones_like(gold), **{"fraction" if k < 1 else "k": k})
     assert float(got) == pytest.approx(f1_score(gold[0].int().tolist(), chosen), abs=1e-9)
 
 
@@ -100,7 +100,7 @@ def test_iou_f1_counts_spans_as_sets(length, k, seed):
     hits = sum(max(len(span & truth) / len(span | truth) for truth in truths) >= 0.5 for span in chosen)
     order = ranks(scores.double(), torch.ones_like(gold)).argsort(1)
     ranked = RankedUnits(*(each.gather(1, order) for each in (scores.double(), gold, torch.ones_like(gold))), order)
-    found = metric("iou_f1", k=k).values(ranked)
+    found = metric("iou_f1", **{"k": k} if k is None or k >= 1 else {"fraction": k}).values(ranked)
     assert float(found["iou_f1"]) == pytest.approx(2 * hits / (len(chosen) + len(truths)))
     assert float(found["iou_precision"]) == pytest.approx(hits / len(chosen))
     assert float(found["iou_recall"]) == pytest.approx(hits / len(truths))
@@ -110,7 +110,7 @@ def test_by_hand():
     scores = torch.tensor([[3.0, 2.0, 2.0, 1.0]])
     gold = torch.tensor([[False, True, False, True]])
     # Pairs (marked, unmarked): 2 < 3, 2 = 2, 1 < 3, 1 < 2.  Precision at 2: 1/3, at 1: 2/4.
-    expected = {"auc": 0.125, "average_precision": (1 / 3 + 1 / 2) / 2, "recall_at_k": 0.5, "token_f1": 0.5}
+    expected = {"rationale_auc": 0.125, "average_precision": (1 / 3 + 1 / 2) / 2, "recall_at_k": 0.5, "token_f1": 0.5}
     expected["needle_rank"] = 2.5  # second and third are equal
     for name, value in expected.items():
         assert float(value_of(name, scores, gold, torch.ones_like(gold))) == pytest.approx(value)
@@ -151,7 +151,7 @@ def test_tokens_with_and_without_special_ones(name, specials, rationale_rows):
     model = model_of("bert")
     batch = model.encode(rationale_rows)
     attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
-    got = metric(name, level="token", specials=specials, absolute=True).evaluate(model, batch, attribution)[name]
+    got = metric(name, unit="token", special_tokens=specials, absolute=True).evaluate(model, batch, attribution)[name]
     assert got.isnan().tolist() == [False, False, True, not specials, True]
     for row in range(2):
         candidates = (batch.attended if specials else batch.content)[row]
@@ -167,7 +167,7 @@ def test_planted_evidence_is_found(name, rationale_rows):
     assert perfect[:2].tolist() == [1, 1]
     wrong = metric(name).evaluate(model, batch, (batch.content & ~batch.rationale_mask).float())[name]
     assert (wrong[:2] < perfect[:2]).all()
-    if name == "auc":
+    if name == "rationale_auc":
         assert wrong[:2].tolist() == [0, 0]
         assert metric(name).evaluate(model, batch, torch.zeros_like(batch.content.float()))[name][:2].tolist() == [
             0.5,
@@ -192,5 +192,5 @@ def test_a_batch_of_ids_without_words_or_padding():
 
 
 def test_special_tokens_belong_to_no_word():
-    with pytest.raises(ExpoundError, match="level='token'"):
-        metric("auc", specials=True)
+    with pytest.raises(ExpoundError, match="unit='token'"):
+        metric("rationale_auc", special_tokens=True)

@@ -72,7 +72,7 @@ def test_the_matrix_compares_every_pair_of_models_on_every_text():
     assert (similarity.values[0, 1] < 1).any()
 
 
-def test_the_tests_of_initialisation_and_training_are_means_over_pairs():
+def test_the_tests_of_initialization_and_training_are_means_over_pairs():
     values = np.zeros((4, 4, 2))
     for (i, j), both in {(0, 1): (0.2, 0.4), (0, 2): (0.6, 0.8), (1, 2): (0.1, 0.0), (0, 3): (0.3, 0.9)}.items():
         values[i, j] = values[j, i] = both
@@ -116,15 +116,15 @@ def test_max_sensitivity_is_zero_only_without_a_radius(method):
     model = bert()
     batch = model.encode(TEXTS)
     chosen = expound.explainer(method, **FEW.get(method, {}))
-    assert not max_sensitivity(model, batch, chosen, radius=0.0, samples=2).any()
-    moved = max_sensitivity(model, batch, chosen, radius=0.05, samples=2)
+    assert not max_sensitivity(model, batch, chosen, radius=0.0, n_samples=2).any()
+    moved = max_sensitivity(model, batch, chosen, radius=0.05, n_samples=2)
     assert (moved == 0).all() if method == "random" else (moved > 0).all()
 
 
 def test_perturbations_are_equal_for_equal_words_bounded_and_zero_for_special_tokens():
     model = bert(dtype=torch.float64)
     batch = model.encode(["film town film"])
-    few, many = (max_sensitivity(model, batch, "input_x_gradient", samples=n, seed=3) for n in (1, 6))
+    few, many = (max_sensitivity(model, batch, "input_x_gradient", n_samples=n, seed=3) for n in (1, 6))
     assert many >= few > 0
     seen = []
 
@@ -133,7 +133,7 @@ def test_perturbations_are_equal_for_equal_words_bounded_and_zero_for_special_to
             seen.append(model.embed(batch).detach().clone())
             return super().compute(model, batch, select_target)
 
-    max_sensitivity(model, batch, Recording(), samples=3, radius=0.1)
+    max_sensitivity(model, batch, Recording(), n_samples=3, radius=0.1)
     clean, *moved = [each[0] for each in seen]
     ids = batch.inputs["input_ids"][0].tolist()
     for one in moved:
@@ -150,7 +150,7 @@ def test_perturbations_are_equal_for_equal_words_bounded_and_zero_for_special_to
 def test_max_sensitivity_equals_the_relative_distance_of_attributions():
     model = bert(dtype=torch.float64)
     batch = model.encode(TEXTS[:1])
-    found = max_sensitivity(model, batch, "saliency", target=1, samples=1, radius=0.1)
+    found = max_sensitivity(model, batch, "saliency", target=1, n_samples=1, radius=0.1)
     clean = expound.explainer("saliency").attribute(model, batch, 1).detach()
     table = model.embedding.weight.data.clone()
     from expound.metrics.sensitivity import _draw_direction
@@ -165,9 +165,9 @@ def test_batching_changes_nothing_and_the_model_stays_as_it_was():
     model = bert()
     batch = model.encode(TEXTS)
     hooks = len(model.embedding._forward_hooks)
-    together = max_sensitivity(model, batch, "saliency", samples=3)
+    together = max_sensitivity(model, batch, "saliency", n_samples=3)
     alone = torch.cat(
-        [max_sensitivity(model, batch.select([row]).trim_padding()[0], "saliency", samples=3) for row in range(4)]
+        [max_sensitivity(model, batch.select([row]).trim_padding()[0], "saliency", n_samples=3) for row in range(4)]
     )
     torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
     with pytest.raises(RuntimeError, match="broken"):
@@ -178,10 +178,10 @@ def test_batching_changes_nothing_and_the_model_stays_as_it_was():
 def test_cached_answers_are_not_used_for_perturbed_words():
     model = bert()
     batch = model.encode(TEXTS[:2])
-    expected = max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1)
+    expected = max_sensitivity(model, batch, "occlusion", n_samples=2, radius=0.1)
     with model.cache_perturbed():
         before = expound.explainer("occlusion").attribute(model, batch)
-        assert torch.equal(max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1), expected)
+        assert torch.equal(max_sensitivity(model, batch, "occlusion", n_samples=2, radius=0.1), expected)
         assert torch.equal(expound.explainer("occlusion").attribute(model, batch), before)
     assert (expected > 0).all()
 
@@ -200,7 +200,7 @@ def test_max_sensitivity_refuses_images_and_bad_parameters():
     with pytest.raises(ExpoundError, match="images"):
         max_sensitivity(picture, picture.encode(families.examples("vit", 1)), "saliency")
     model = bert()
-    for bad in ({"radius": -1.0}, {"samples": 0}):
+    for bad in ({"radius": -1.0}, {"n_samples": 0}):
         with pytest.raises(ExpoundError, match="expected a radius"):
             max_sensitivity(model, model.encode(TEXTS[:1]), "saliency", **bad)
 

@@ -7,17 +7,17 @@ from scipy.stats import spearmanr
 
 import expound
 import families
-from expound.metrics.sanity import randomise_cascade, randomise_stages
+from expound.metrics.sanity import randomize_cascade, randomize_stages
 from expound.testing.no_side_effects import snapshot
 from small import alone, small
 
 
 @pytest.mark.parametrize(("family", "count"), [("bert", 2), ("gpt2", 2), ("llama", 2), ("albert", 1), ("vit", 2)])
-def test_the_cascade_randomises_each_weight_once_from_the_head_down(family, count):
+def test_the_cascade_randomizes_each_weight_once_from_the_head_down(family, count):
     model = small(family)
     before = {name: weight.clone() for name, weight in model.model.named_parameters()}
     stages, lost = [], set()
-    for stage, copy in randomise_stages(model):
+    for stage, copy in randomize_stages(model):
         now = {name for name, weight in copy.model.named_parameters() if not torch.equal(weight, before[name])}
         assert lost < now
         new, lost = now - lost, now
@@ -32,7 +32,7 @@ def test_the_cascade_randomises_each_weight_once_from_the_head_down(family, coun
 def test_the_model_stays_as_it_came():
     model = small("bert")
     before = snapshot(model)
-    randomise_cascade(model, families.SENTENCES[:2], "saliency")
+    randomize_cascade(model, families.SENTENCES[:2], "saliency")
     assert snapshot(model) == before
 
 
@@ -41,12 +41,12 @@ def test_similarity_is_that_of_explanations_of_the_same_class():
     texts = families.SENTENCES[:3]
     batch = model.encode(texts)
     target = model.predict(batch)
-    found = randomise_cascade(model, texts, "input_x_gradient", seed=3)
+    found = randomize_cascade(model, texts, "input_x_gradient", seed=3)
     assert found.stages[0] == "trained"
     np.testing.assert_allclose(found.values[0], 1)
     method = expound.explainer("input_x_gradient")
     trained = method.attribute(model, batch, target).detach()
-    for (stage, copy), name, values in zip(randomise_stages(model, 3), found.stages[1:], found.values[1:], strict=True):
+    for (stage, copy), name, values in zip(randomize_stages(model, 3), found.stages[1:], found.values[1:], strict=True):
         assert stage == name
         for row in range(3):
             one, columns = alone(copy, batch, row)
@@ -57,10 +57,10 @@ def test_similarity_is_that_of_explanations_of_the_same_class():
 
 def test_random_scores_pass_the_cascade_unchanged_and_gradients_change():
     model, texts = small("bert"), families.SENTENCES[:4]
-    blind, seeing = (randomise_cascade(model, texts, name) for name in ("random", "input_x_gradient"))
+    blind, seeing = (randomize_cascade(model, texts, name) for name in ("random", "input_x_gradient"))
     np.testing.assert_allclose(blind.means, 1)
     assert seeing.means[-1] < 0.6
-    again = randomise_cascade(model, texts, "input_x_gradient")
+    again = randomize_cascade(model, texts, "input_x_gradient")
     np.testing.assert_array_equal(seeing.values, again.values)
-    signed, magnitudes = (randomise_cascade(model, texts, "input_x_gradient", absolute=flag) for flag in (False, True))
+    signed, magnitudes = (randomize_cascade(model, texts, "input_x_gradient", absolute=flag) for flag in (False, True))
     assert not np.allclose(signed.values[1:], magnitudes.values[1:])

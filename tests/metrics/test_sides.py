@@ -45,7 +45,7 @@ def test_a_text_without_a_partner_has_no_second_side():
     batch = model.encode([{"text": PAIRS[0][1], "rationale": [[0, 5]]}])
     scores = torch.rand(batch.content.shape) * batch.content
     assert torch.isnan(metric("side_auc", side=2).evaluate(model, batch, scores)["side_auc"]).all()
-    alone, both = (metric(name).evaluate(model, batch, scores)[name] for name in ("side_auc", "auc"))
+    alone, both = (metric(name).evaluate(model, batch, scores)[name] for name in ("side_auc", "rationale_auc"))
     assert torch.equal(alone, both)
 
 
@@ -53,7 +53,7 @@ def test_wrong_choices():
     with pytest.raises(ExpoundError, match="side 1 or 2 of a pair, got 3"):
         metric("side_auc", side=3)
     with pytest.raises(ExpoundError, match="neither text"):
-        metric("side_auc", level="token", specials=True)
+        metric("side_auc", unit="token", special_tokens=True)
     ids = Batch.from_ids(torch.tensor([[5, 6, 7]]))
     marked = torch.tensor([[True, False, False]])
     batch = Batch(**{**vars(ids), "rationale_mask": marked})

@@ -43,7 +43,7 @@ def test_values_with_the_published_draws_equal_published_ones(golden_generation,
         )
         target = whole.argmax(-1)
         for name, kind in zip(NAMES, ("sufficiency", "comprehensiveness"), strict=True):
-            judge = metric(name, distance="reagent", draws=1)
+            judge = metric(name, distance="reagent", n_samples=1)
             farthest = judge.distance_between(model, whole, nothing, target)
             moved = judge._mean_distance(model, batch, judge.keep_probabilities(scores), whole, target)
             plain = 1 - moved if kind == "sufficiency" else moved
@@ -61,7 +61,9 @@ def test_agrees_with_one_pass_after_another(family, share, distance):
     batch = model.encode(families.examples(family)[:3])
     attribution, target = attribution_for(batch), model.predict(batch)
     found = {
-        name: metric(name, share=share, distance=distance, draws=2, seed=3).evaluate(model, batch, attribution)[name]
+        name: metric(name, fraction=share, distance=distance, n_samples=2, seed=3).evaluate(model, batch, attribution)[
+            name
+        ]
         for name in NAMES
     }
     for row in range(len(batch)):
@@ -105,7 +107,7 @@ def test_soft_metrics_at_keep_probabilities_of_zero_and_one():
     whole, nothing = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), "zero")
     for stays, expected in ((1.0, 1.0), (0.0, 0.0)):
         for name in NAMES:
-            judge = metric(name, draws=1)
+            judge = metric(name, n_samples=1)
             chances = judge.keep_probabilities(torch.full(batch.content.shape, stays).double())
             moved = judge._mean_distance(model, batch, chances, whole, target)
             assert judge.value(moved, judge.distance_between(model, whole, nothing, target)).tolist() == pytest.approx(
@@ -167,7 +169,7 @@ def test_soft_metrics_compare_one_label_of_many_as_on_or_off():
     assert float(judge.distance_between(model, p, q, torch.tensor([1]))) == 0
 
 
-@pytest.mark.parametrize("params", [{"distance": "euclid"}, {"share": 0.0}, {"share": 1.0}, {"draws": 0}])
+@pytest.mark.parametrize("params", [{"distance": "euclid"}, {"fraction": 0.0}, {"fraction": 1.0}, {"n_samples": 0}])
 def test_wrong_parameters_are_refused(params):
     with pytest.raises(ExpoundError):
         metric("soft_sufficiency", **params)

@@ -29,7 +29,7 @@ NAMES = [name for name, kind in METRICS.items() if issubclass(kind, UnitMetric |
 CASES = [("bert", "word", "mask"), ("bert", "token", "remove"), ("gpt2", "word", "remove"), ("vit", "token", "mask")]
 
 
-def order_units(family, level, how, head="SequenceClassification"):
+def order_units(family, level, perturbation, head="SequenceClassification"):
     """A model, a batch, scores, and for each example its units (lists of positions) by falling score and `OneByOne`."""
     model = model_of(family, dtype=torch.float64) if family == "vit" else model_of(family, head, dtype=torch.float64)
     batch = model.encode(inputs_of(family, head)[:3])
@@ -39,7 +39,7 @@ def order_units(family, level, how, head="SequenceClassification"):
         members = [(unit[row] == number).nonzero().flatten().tolist() for number in range(int(unit[row].max()) + 1)]
         total = [float(scores[row, own].sum()) for own in members]
         order = sorted(range(len(members)), key=lambda number, total=total: -total[number])
-        rows.append(([members[number] for number in order], OneByOne(model, batch, row, target, how)))
+        rows.append(([members[number] for number in order], OneByOne(model, batch, row, target, perturbation)))
     return model, batch, scores, rows
 
 
@@ -47,12 +47,14 @@ def join_groups(groups):
     return [position for group in groups for position in group]
 
 
-@pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_areas_equal_brute_force_curves(family, level, how):
-    model, batch, scores, rows = order_units(family, level, how)
+@pytest.mark.parametrize(("family", "level", "perturbation"), CASES)
+def test_areas_equal_brute_force_curves(family, level, perturbation):
+    model, batch, scores, rows = order_units(family, level, perturbation)
     for steps in (50, 3):
         found = {
-            name: metric(name, level=level, how=how, steps=steps).evaluate(model, batch, scores)[name]
+            name: metric(name, unit=level, perturbation=perturbation, n_steps=steps).evaluate(model, batch, scores)[
+                name
+            ]
             for name in ("deletion_auc", "insertion_auc")
         }
         for row, (order, answer) in enumerate(rows):
@@ -65,10 +67,12 @@ def test_areas_equal_brute_force_curves(family, level, how):
                 assert float(value[row]) == pytest.approx(area, abs=1e-6)
 
 
-@pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_decision_flip_equals_brute_force(family, level, how):
-    model, batch, scores, rows = order_units(family, level, how)
-    found = metric("decision_flip", level=level, how=how).evaluate(model, batch, scores)["decision_flip"]
+@pytest.mark.parametrize(("family", "level", "perturbation"), CASES)
+def test_decision_flip_equals_brute_force(family, level, perturbation):
+    model, batch, scores, rows = order_units(family, level, perturbation)
+    found = metric("decision_flip", unit=level, perturbation=perturbation).evaluate(model, batch, scores)[
+        "decision_flip"
+    ]
     for row, (order, answer) in enumerate(rows):
         decisions = [_decision(answer, join_groups(order[:size])) for size in range(len(order) + 1)]
         first = next((size for size, other in enumerate(decisions) if other != decisions[0]), len(order))
@@ -100,14 +104,14 @@ def test_decisions_do_flip_with_the_right_word():
     assert (metric("decision_flip").evaluate(model, batch, -drops)["decision_flip"] >= found).all()
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_infidelity_is_captum_s(normalise):
+@pytest.mark.parametrize("normalize", [True, False])
+def test_infidelity_is_captum_s(normalize):
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode([families.SENTENCES[0]])
     scores, target = attribution_for(batch).double(), model.predict(batch)
     unit = number_units(batch, "word")
     count = int(unit.max()) + 1
-    judge = metric("infidelity", n_samples=20, normalise=normalise, seed=5)
+    judge = metric("infidelity", n_samples=20, normalize=normalize, seed=5)
     taken = draw_unit_sets(batch, torch.tensor([count]), 20, 5)
 
     def answers(presence):
@@ -120,7 +124,7 @@ def test_infidelity_is_captum_s(normalise):
         whole,
         torch.stack([scores[0][unit[0] == number].sum() for number in range(count)])[None],
         n_perturb_samples=20,
-        normalize=normalise,
+        normalize=normalize,
     )
     assert float(judge.evaluate(model, batch, scores, target)["infidelity"]) == pytest.approx(float(expected), rel=1e-5)
 
@@ -180,7 +184,7 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
     assert int(unit.max()) + 1 == len(published["sources"])
     weights = torch.from_numpy(published["weights_exact"])
     scores = torch.where(unit >= 0, (weights / torch.bincount(unit[unit >= 0]))[unit], 0.0)
-    judge = {"level": "source", "how": "remove"}
+    judge = {"unit": "source", "perturbation": "remove"}
     assert float(metric("lds", **judge).evaluate(model, batch, scores)["lds"]) == pytest.approx(float(published["lds"]))
     for k, drop in zip(published["topk_drop_k"].tolist(), published["topk_drop"], strict=True):
         got = metric("topk_drop", k=k, **judge).evaluate(model, batch, scores)["topk_drop"]
@@ -194,12 +198,12 @@ def rank_with_ties(values):
     return [sum(value >= step for step in steps) for value in values]
 
 
-@pytest.mark.parametrize(("family", "level", "how"), CASES)
-def test_lds_and_topk_drop_equal_brute_force(family, level, how):
-    model, batch, scores, rows = order_units(family, level, how)
+@pytest.mark.parametrize(("family", "level", "perturbation"), CASES)
+def test_lds_and_topk_drop_equal_brute_force(family, level, perturbation):
+    model, batch, scores, rows = order_units(family, level, perturbation)
     unit = number_units(batch, level)
-    found = metric("lds", level=level, how=how, n_masks=12).evaluate(model, batch, scores)["lds"]
-    judges = {k: metric("topk_drop", level=level, how=how, k=k) for k in (1, 3, 999)}
+    found = metric("lds", unit=level, perturbation=perturbation, n_samples=12).evaluate(model, batch, scores)["lds"]
+    judges = {k: metric("topk_drop", unit=level, perturbation=perturbation, k=k) for k in (1, 3, 999)}
     drops = {k: judge.evaluate(model, batch, scores)["topk_drop"] for k, judge in judges.items()}
     for row, (order, answer) in enumerate(rows):
         masks = ablation_masks(12, len(order), seed=1000)
@@ -244,12 +248,12 @@ def test_every_other_task_is_judged_or_refused(name, kind):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("deletion_auc?steps=0", "steps of at least 1"),
+        ("deletion_auc?n_steps=0", "n_steps of at least 1"),
         ("infidelity?n_samples=0", "n_samples of at least 1"),
-        ("lds?keep=1", "between 0 and 1"),
-        ("lds?n_masks=0", "n_masks of at least 1"),
+        ("lds?keep_probability=1", "between 0 and 1"),
+        ("lds?n_samples=0", "n_samples of at least 1"),
         ("topk_drop?k=0", "k of at least 1"),
-        ("decision_flip?level=phrase", "Valid choices"),
+        ("decision_flip?unit=phrase", "Valid choices"),
     ],
 )
 def test_wrong_parameters_are_refused(spec, message):

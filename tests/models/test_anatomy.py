@@ -44,16 +44,18 @@ def test_slopes_times_input_are_the_activations(name):
     function = hf.activations.ACT2FN[name]
     x = torch.tensor([-30.0, -5.0, -1.7, -0.3, -1e-2, -1e-5, 0.0, 1e-9, 1e-3, 0.99e-2, 1.01e-2, 0.4, 2.0, 6.0]).double()
     close = {"rtol": 1e-10, "atol": 1e-14}  # transformers writes a constant of gelu_fast with ten digits
-    torch.testing.assert_close(activations.get_slope(name)(x) * x, function(x), **close)
-    assert activations.get_slope(activations.get_activation_name(function)) is activations.get_slope(name)
-    steepness, height = activations.compute_tangent(name, x)
-    torch.testing.assert_close(steepness * x + height, function(x), **close)
+    torch.testing.assert_close(activations.zero_origin_slope(name)(x) * x, function(x), **close)
+    assert activations.zero_origin_slope(activations.get_activation_name(function)) is activations.zero_origin_slope(
+        name
+    )
+    slope, height = activations.compute_tangent(name, x)
+    torch.testing.assert_close(slope * x + height, function(x), **close)
 
 
 def test_slopes_have_derivatives_near_zero():
     x = torch.tensor([-0.5, -1.01e-2, -0.99e-2, -1e-7, 1e-9, 0.3], dtype=torch.float64, requires_grad=True)
     for name in ("gelu", "gelu_new", "silu", "quick_gelu", "tanh"):
-        assert torch.autograd.gradcheck(activations.get_slope(name), x)
+        assert torch.autograd.gradcheck(activations.zero_origin_slope(name), x)
 
 
 def test_an_activation_without_a_slope_is_named():

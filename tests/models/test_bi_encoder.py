@@ -90,17 +90,17 @@ def test_integrated_gradients_sum_to_the_difference_from_the_reference():
     torch.testing.assert_close(found.scores.sum(1), model.probabilities(batch)[:, 0] - before, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["remove", "mask"])
-def test_occlusion_is_two_passes_without_the_word(how):
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
+def test_occlusion_is_two_passes_without_the_word(perturbation):
     model = make_bi_encoder()
-    found = expound.attribute(model, PAIRS[:1], "occlusion", perturbation=how)[0]
+    found = expound.attribute(model, PAIRS[:1], "occlusion", perturbation=perturbation)[0]
     batch = model.encode(PAIRS[:1])
     whole, sizes = float(model.probabilities(batch)), [ids_of(model, text).shape[1] for text in PAIRS[0]]
     sides = batch.inputs["input_ids"][0].split(sizes), batch.word_of[0].split(sizes)
     for word, score in enumerate(found.scores[0]):
         each = []
         for ids, word_of in zip(*sides, strict=True):
-            left = ids[word_of != word] if how == "remove" else ids.masked_fill(word_of == word, model.mask_id)
+            left = ids[word_of != word] if perturbation == "remove" else ids.masked_fill(word_of == word, model.mask_id)
             each.append(vector(model, left[None]))
         assert score == pytest.approx(whole - float(torch.cosine_similarity(*each).detach()), rel=1e-5, abs=1e-8)
     assert {unit.side for unit in found.units} == {0, 1}

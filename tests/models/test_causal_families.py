@@ -7,7 +7,7 @@ from causal import CAUSAL, causal
 from expound import explainer
 
 PROMPT, RESPONSE = list(range(5, 17)), [40, 41]
-METHODS = ["input_x_gradient", "attn_lrp", "attention_rollout", "occlusion?perturbation=remove&granularity=token"]
+METHODS = ["input_x_gradient", "attn_lrp", "attention_rollout", "occlusion?perturbation=remove&unit=token"]
 
 
 @pytest.fixture(params=CAUSAL)
@@ -44,7 +44,7 @@ def test_attention_is_transformers_own(model):
 @torch.no_grad()
 def test_perturbation_is_a_loop_over_positions(model):
     batch = model.batch(PROMPT, RESPONSE)
-    found = explainer("occlusion?granularity=token&perturbation=remove").attribute(model, batch)[0]
+    found = explainer("occlusion?unit=token&perturbation=remove").attribute(model, batch)[0]
 
     def log_prob(prompt):
         logits = model.model(torch.tensor([prompt + RESPONSE])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)

@@ -59,9 +59,9 @@ def test_bidirectional_language_models_are_refused_and_causal_roberta_is_exact()
 
 def test_padding_that_a_model_does_not_mask_changes_nothing():
     model, batch = load_model("fnet")
-    together = expound.explainer("occlusion", granularity="token").attribute(model, batch, torch.tensor([1, 1]))
+    together = expound.explainer("occlusion", unit="token").attribute(model, batch, torch.tensor([1, 1]))
     alone, columns = batch.select([1]).trim_padding()
-    own = expound.explainer("occlusion", granularity="token").attribute(model, alone, torch.tensor([1]))
+    own = expound.explainer("occlusion", unit="token").attribute(model, alone, torch.tensor([1]))
     torch.testing.assert_close(together[1:, columns], own)
 
 

@@ -215,7 +215,7 @@ def test_the_conversion_that_the_message_gives_works(folder, tmp_path):
 @pytest.mark.parametrize("name", ["a layer fewer", "weights lack the head", "weights left over"])
 def test_what_is_asked_for_is_explained_all_the_same(folder, name):
     DAMAGES[name][0](folder)
-    model = expound.load(folder, device="cpu", incomplete=True)
+    model = expound.load(folder, device="cpu", allow_incomplete_weights=True)
     assert expound.attribute(model, "a film", "saliency")[0].scores.any()
 
 

@@ -49,7 +49,7 @@ def test_attention_is_transformers_own(model):
 def test_perturbation_is_a_loop_over_positions(model):
     batch = model.encode([families.SENTENCES[0]])
     target = model.predict(batch)
-    scores = explainer("occlusion?granularity=token").attribute(model, batch, target)[0]
+    scores = explainer("occlusion?unit=token").attribute(model, batch, target)[0]
     whole = model.probabilities(batch)[0, target]
     for place in batch.content[0].nonzero().flatten().tolist():
         ids = batch.inputs["input_ids"].clone()

@@ -141,17 +141,17 @@ def test_the_answer_is_never_removed():
     batch = model.batch(PROMPTS, RESPONSES, content=everything)
     target = model.resolve_target(batch)
     keep = torch.rand(6, *batch.content.shape, generator=torch.Generator().manual_seed(0)) > 0.5
-    for how in ("remove", "mask", "pad", "zero"):
-        value = model.task.score_removal(model.predict_perturbed(batch, keep, how), target)
+    for perturbation in ("remove", "mask", "pad", "zero"):
+        value = model.task.score_removal(model.predict_perturbed(batch, keep, perturbation), target)
         for number, kept in enumerate(keep):
             for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
                 own = kept[row, batch.length - len(prompt) - len(response) :][: len(prompt)].tolist()
-                if how == "remove":
+                if perturbation == "remove":
                     left = [token for token, stays in zip(prompt, own, strict=True) if stays] or [model.mask_id]
                 else:
-                    other = model.mask_id if how == "mask" else model.pad_id
+                    other = model.mask_id if perturbation == "mask" else model.pad_id
                     left = [token if stays else other for token, stays in zip(prompt, own, strict=True)]
-                if how != "zero":
+                if perturbation != "zero":
                     expected = step_by_step(model, left, response)[:, 0].sum()
                     torch.testing.assert_close(value[number, row], expected, rtol=1e-8, atol=1e-8)
     nothing = model.predict_perturbed(batch, torch.zeros_like(keep[:1]), "remove")
@@ -164,9 +164,11 @@ def test_equal_inputs_with_other_responses_are_told_apart():
     model = generating()
     batch = model.batch([[9, 40, 7], [9, 40]], [[50, 51], [7, 50, 51]])
     with model.cache_perturbed():
-        for how in ("remove", "mask"):
+        for perturbation in ("remove", "mask"):
             keep = torch.ones(1, *batch.content.shape, dtype=torch.bool)
-            torch.testing.assert_close(model.predict_perturbed(batch, keep, how)[0], model.probabilities(batch))
+            torch.testing.assert_close(
+                model.predict_perturbed(batch, keep, perturbation)[0], model.probabilities(batch)
+            )
         foil = model.batch([9, 40, 7], [50, 51], foil_ids=[50, 99])
         assert model.predict_perturbed(foil, foil.content[None], "remove").shape == (1, 1, 2, 3)
 

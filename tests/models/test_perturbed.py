@@ -54,14 +54,18 @@ def remove_by_hand(model, batch, row, keep):
     return grid
 
 
-def replace_by_hand(model, batch, row, keep, how):
+def replace_by_hand(model, batch, row, keep, perturbation):
     """Return the answer to one example if the embedding layer gives another embedding where `keep` is false."""
     real = batch.attended[row]
     inputs = inputs_at(model, batch, row, real.nonzero().flatten())
     gone = (batch.content[row] & ~keep)[real]
     layer = model.model.get_input_embeddings()
     # Called, since Gemma's layer multiplies its weights.
-    blank = torch.zeros(1) if how == "zero" else layer(torch.tensor(model.mask_id if how == "mask" else model.pad_id))
+    blank = (
+        torch.zeros(1)
+        if perturbation == "zero"
+        else layer(torch.tensor(model.mask_id if perturbation == "mask" else model.pad_id))
+    )
     hook = layer.register_forward_hook(lambda _, i, output: torch.where(gone[:, None], blank, output))
     answer = ask(model, **inputs)
     hook.remove()
@@ -72,12 +76,12 @@ def replace_by_hand(model, batch, row, keep, how):
     return grid
 
 
-def by_hand(model, batch, keep, how):
+def by_hand(model, batch, keep, perturbation):
     rows = [
         [
             remove_by_hand(model, batch, row, mask[row])
-            if how == "remove"
-            else replace_by_hand(model, batch, row, mask[row], how)
+            if perturbation == "remove"
+            else replace_by_hand(model, batch, row, mask[row], perturbation)
             for row in range(len(batch))
         ]
         for mask in keep
@@ -99,14 +103,16 @@ def count_passes(model):
         hook.remove()
 
 
-@pytest.mark.parametrize("how", ["remove", "mask", "pad", "zero"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask", "pad", "zero"])
 @pytest.mark.parametrize("family", TEXT)
 @torch.no_grad()
-def test_against_one_input_at_a_time(family, how):
+def test_against_one_input_at_a_time(family, perturbation):
     model = shared(family)
     batch = model.encode(uneven(family))
     keep = masks(batch, 3)
-    torch.testing.assert_close(model.predict_perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+    torch.testing.assert_close(
+        model.predict_perturbed(batch, keep, perturbation), by_hand(model, batch, keep, perturbation), **EXACT
+    )
 
 
 @pytest.mark.parametrize("family", TEXT)
@@ -148,35 +154,37 @@ def test_attention_cannot_be_masked_everywhere():
         shared("vit").predict_perturbed(pictures, pictures.content[None], "attend")
 
 
-@pytest.mark.parametrize("how", ["remove", "mask"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "deberta-v2", "gpt2"])
 @torch.no_grad()
-def test_pairs(family, how):
+def test_pairs(family, perturbation):
     model = shared(family)
     batch = model.encode(PAIRS)
     keep = masks(batch)
-    torch.testing.assert_close(model.predict_perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+    torch.testing.assert_close(
+        model.predict_perturbed(batch, keep, perturbation), by_hand(model, batch, keep, perturbation), **EXACT
+    )
 
 
-@pytest.mark.parametrize("how", ["remove", "mask", "pad", "zero"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask", "pad", "zero"])
 @pytest.mark.parametrize("family", SPAN_FAMILIES)
 @torch.no_grad()
-def test_spans_come_back_to_where_they_stood(family, how):
+def test_spans_come_back_to_where_they_stood(family, perturbation):
     model = shared(family, "QuestionAnswering")
     batch = model.encode(PAIRS)
     keep = masks(batch)
-    answers = model.predict_perturbed(batch, keep, how)
-    torch.testing.assert_close(answers, by_hand(model, batch, keep, how), **EXACT)
-    gone = batch.content & ~keep if how == "remove" else ~batch.attended.expand_as(keep)
-    if how == "remove":
+    answers = model.predict_perturbed(batch, keep, perturbation)
+    torch.testing.assert_close(answers, by_hand(model, batch, keep, perturbation), **EXACT)
+    gone = batch.content & ~keep if perturbation == "remove" else ~batch.attended.expand_as(keep)
+    if perturbation == "remove":
         gone = gone & (keep | ~batch.content).any(-1, keepdim=True)
         gone[-2] = False
     assert answers.masked_select(gone[:, :, None].expand_as(answers)).abs().sum() == 0
 
 
-@pytest.mark.parametrize("how", ["remove", "mask"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
 @torch.no_grad()
-def test_padding_on_the_other_side(how):
+def test_padding_on_the_other_side(perturbation):
     for family, head in (
         ("gpt2", "SequenceClassification"),
         ("gpt2", "QuestionAnswering"),
@@ -187,7 +195,9 @@ def test_padding_on_the_other_side(how):
         mask = torch.arange(8) < torch.tensor([8, 5, 2])[:, None]
         batch = Batch.from_ids(ids, mask)
         keep = masks(batch)
-        torch.testing.assert_close(model.predict_perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+        torch.testing.assert_close(
+            model.predict_perturbed(batch, keep, perturbation), by_hand(model, batch, keep, perturbation), **EXACT
+        )
 
 
 @torch.no_grad()
@@ -262,15 +272,15 @@ def test_patches_that_cannot_be_told_apart_are_not_removed():
         model(batch)
 
 
-@pytest.mark.parametrize("how", ["mask", "pad", "zero"])
+@pytest.mark.parametrize("perturbation", ["mask", "pad", "zero"])
 @torch.no_grad()
-def test_patches_are_replaced_in_pictures(how):
+def test_patches_are_replaced_in_pictures(perturbation):
     model = shared("vit")
     batch = model.encode(uneven("vit"))
     keep = masks(batch)
     layer = model.model.get_input_embeddings()
-    blank = layer(torch.zeros_like(batch.inputs["pixel_values"][:1])) if how != "zero" else torch.zeros(())
-    answers = model.predict_perturbed(batch, keep, how)
+    blank = layer(torch.zeros_like(batch.inputs["pixel_values"][:1])) if perturbation != "zero" else torch.zeros(())
+    answers = model.predict_perturbed(batch, keep, perturbation)
     for version, mask in enumerate(keep):
         hook = layer.register_forward_hook(
             lambda _, i, output, mask=mask: torch.where(mask[:, 1:, None], output, blank)
@@ -280,26 +290,26 @@ def test_patches_are_replaced_in_pictures(how):
         torch.testing.assert_close(answers[version], expected, **EXACT)
 
 
-@pytest.mark.parametrize("how", ["remove", "mask", "zero"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask", "zero"])
 @pytest.mark.parametrize(
     ("family", "head"),
     [("bert", "SequenceClassification"), ("bert", "QuestionAnswering"), ("gpt2", "QuestionAnswering")],
 )
 @torch.no_grad()
-def test_memory_answers_the_same_and_asks_once(family, head, how):
+def test_memory_answers_the_same_and_asks_once(family, head, perturbation):
     model = shared(family, head)
     examples = PAIRS if head == "QuestionAnswering" else uneven(family)
     batch = model.encode(examples)
     keep = masks(batch)
-    expected = model.predict_perturbed(batch, keep, how)
+    expected = model.predict_perturbed(batch, keep, perturbation)
     with model.cache_perturbed():
-        first = model.predict_perturbed(batch, keep, how)
+        first = model.predict_perturbed(batch, keep, perturbation)
         with count_passes(model) as passes:
-            again = model.predict_perturbed(batch, keep.flip(0), how).flip(0)
+            again = model.predict_perturbed(batch, keep.flip(0), perturbation).flip(0)
             shorter, columns = alone(model, batch, len(examples) - 1)
-            part = model.predict_perturbed(shorter, keep[:, -1:, columns], how)
+            part = model.predict_perturbed(shorter, keep[:, -1:, columns], perturbation)
             assert not passes
-            model.predict_perturbed(batch, masks(batch, seed=1), how)
+            model.predict_perturbed(batch, masks(batch, seed=1), perturbation)
             assert passes
     assert model.perturbation_cache is None
     assert torch.equal(first, expected)
@@ -313,10 +323,13 @@ def test_memory_keeps_ways_of_perturbing_apart():
     model = shared("bert")
     batch = model.encode(uneven("bert"))
     keep = masks(batch)
-    expected = {how: model.predict_perturbed(batch, keep, how) for how in ("remove", "mask", "pad", "zero")}
+    expected = {
+        perturbation: model.predict_perturbed(batch, keep, perturbation)
+        for perturbation in ("remove", "mask", "pad", "zero")
+    }
     with model.cache_perturbed():
-        for how, answer in expected.items():
-            assert torch.equal(model.predict_perturbed(batch, keep, how), answer)
+        for perturbation, answer in expected.items():
+            assert torch.equal(model.predict_perturbed(batch, keep, perturbation), answer)
         with model.cache_perturbed():
             assert model.perturbation_cache
         assert model.perturbation_cache
@@ -357,32 +370,32 @@ def test_equal_inputs_are_run_once():
     assert sum(shape[0] for shape in passes) == 4
 
 
-@pytest.mark.parametrize("how", ["remove", "mask"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
 @torch.no_grad()
-def test_passes_hold_at_most_so_many_tokens(how, monkeypatch):
+def test_passes_hold_at_most_so_many_tokens(perturbation, monkeypatch):
     model = shared("bert")
     batch = model.encode(uneven("bert"))
     keep = masks(batch, 12)
-    whole = model.predict_perturbed(batch, keep, how)
+    whole = model.predict_perturbed(batch, keep, perturbation)
     monkeypatch.setitem(engine.TOKENS_PER_PASS, "cpu", 30)
     with count_passes(model) as passes:
-        torch.testing.assert_close(model.predict_perturbed(batch, keep, how), whole, **EXACT)
+        torch.testing.assert_close(model.predict_perturbed(batch, keep, perturbation), whole, **EXACT)
     assert len(passes) > 5
     assert all(rows * length <= 30 for rows, length in passes)
     monkeypatch.setitem(engine.TOKENS_PER_PASS, "cpu", 1)
     with count_passes(model) as passes:
-        torch.testing.assert_close(model.predict_perturbed(batch, keep, how), whole, **EXACT)
+        torch.testing.assert_close(model.predict_perturbed(batch, keep, perturbation), whole, **EXACT)
     assert {rows for rows, _ in passes} == {1}
 
 
-@pytest.mark.parametrize("how", ["mask", "pad", "zero"])
+@pytest.mark.parametrize("perturbation", ["mask", "pad", "zero"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "vit"])
-def test_soft_masks_of_zeros_and_ones_are_hard_ones(family, how):
+def test_soft_masks_of_zeros_and_ones_are_hard_ones(family, perturbation):
     model = shared(family)
     batch = model.encode(uneven(family))
     keep = masks(batch)
-    soft = model.predict_perturbed(batch, keep.double(), how)
-    torch.testing.assert_close(soft.detach(), model.predict_perturbed(batch, keep, how), **EXACT)
+    soft = model.predict_perturbed(batch, keep.double(), perturbation)
+    torch.testing.assert_close(soft.detach(), model.predict_perturbed(batch, keep, perturbation), **EXACT)
 
 
 def test_gradient_flows_to_soft_masks_and_stops_at_special_tokens():

@@ -91,9 +91,9 @@ def test_many_versions_wait_for_few_passes():
     assert max(branch.level for branch in build_tree(versions)) == 1
 
 
-@pytest.mark.parametrize("how", ["remove", "mask", "pad", "zero"])
+@pytest.mark.parametrize("perturbation", ["remove", "mask", "pad", "zero"])
 @torch.no_grad()
-def test_perturbed_answers_do_not_depend_on_the_tree(how, monkeypatch):
+def test_perturbed_answers_do_not_depend_on_the_tree(perturbation, monkeypatch):
     model = causal("llama")
     prompts, responses = [list(range(5, 25)), list(range(9, 20))], [[4, 5, 6], [7]]
     batch = model.batch(prompts, responses, foil_ids=[[9, 9, 9], [8]])
@@ -102,7 +102,7 @@ def test_perturbed_answers_do_not_depend_on_the_tree(how, monkeypatch):
     keep[:3] = torch.tensor([1, 0, 1], dtype=torch.bool)[:, None, None]
     grown = []
     monkeypatch.setattr(engine, "run_prefix_tree", lambda *given: grown.append(0) or run_prefix_tree(*given))
-    found = model.predict_perturbed(batch, keep, how)
+    found = model.predict_perturbed(batch, keep, perturbation)
     monkeypatch.setattr(engine, "supports_prefix_sharing", lambda model: False)
-    torch.testing.assert_close(found, model.predict_perturbed(batch, keep, how), **EXACT)
-    assert bool(grown) == (how != "zero")
+    torch.testing.assert_close(found, model.predict_perturbed(batch, keep, perturbation), **EXACT)
+    assert bool(grown) == (perturbation != "zero")

@@ -58,16 +58,16 @@ def test_label_probabilities_are_those_of_a_forward_pass_by_hand(model):
     assert model.labels == ("negative", "positive")
 
 
-@pytest.mark.parametrize("how", ["remove", "mask"])
-def test_only_the_text_is_content_and_the_prompt_stays(model, how):
+@pytest.mark.parametrize("perturbation", ["remove", "mask"])
+def test_only_the_text_is_content_and_the_prompt_stays(model, perturbation):
     texts = SENTENCES[:3]
     batch = model.encode(texts)
     ids = batch.inputs["input_ids"]
     for row, text in enumerate(texts):
         assert model.processing_class.decode(ids[row, batch.content[row]]).strip() == text
-    gone = model.predict_perturbed(batch, torch.zeros(1, *ids.shape, dtype=torch.bool), how)[0]
+    gone = model.predict_perturbed(batch, torch.zeros(1, *ids.shape, dtype=torch.bool), perturbation)[0]
     prompt = [ids[row, batch.attended[row] & ~batch.content[row]] for row in range(len(texts))]
-    if how == "mask":
+    if perturbation == "mask":
         prompt = [torch.where(batch.content[r], model.mask_id, ids[r])[batch.attended[r]] for r in range(len(texts))]
     for row, rest in enumerate(prompt):
         with torch.no_grad():

@@ -42,11 +42,11 @@ def term(model, made, batch, context=FIRST):
 @pytest.mark.parametrize("method", ["input_x_gradient", "decompx_linear?output=logit"])
 def test_it_is_the_correlation_of_sums_and_answers(method):
     model, batch = make_model_and_batch()
-    made, context = AblationFidelity(explainer(method), masks=6, granularity="source"), StepContext(seed=3, number=5)
+    made, context = AblationFidelity(explainer(method), n_samples=6, unit="source"), StepContext(seed=3, number=5)
     found, target = [], model.resolve_target(batch)
     scores = made.explainer.attribute(model, batch, target).detach()
     for row, name in enumerate(hash_examples(batch, target)):
-        sets = torch.rand(6, 3, generator=context.generator(f"ablations of {name}")) < made.keep
+        sets = torch.rand(6, 3, generator=context.generator(f"ablations of {name}")) < made.keep_probability
         ids, of = batch.inputs["input_ids"][row], batch.unit_of[row]
         sums, answers = [], []
         for one in sets:
@@ -67,7 +67,7 @@ def test_the_gradient_of_generated_text_is_the_derivative_through_the_citation(m
     """Answers are kept over the steps, so that only the citation moves."""
     model, batch = make_model_and_batch()
     learned = AttentionToSource.for_model(model).double() if method == "attention_to_source" else None
-    made = AblationFidelity(learned or explainer(method), lifetime=1, granularity="source")
+    made = AblationFidelity(learned or explainer(method), lifetime=1, unit="source")
     assert_derivative(TrainingModule(model, [made]).eval(), batch)
     assert made.memory.size
 
@@ -97,7 +97,7 @@ def assert_derivative(module, batch):
 
 def test_answers_are_kept_for_their_lifetime_and_sets_are_new_after_it(monkeypatch):
     model, batch = make_model_and_batch()
-    made, asked = AblationFidelity(lifetime=2, granularity="source"), []
+    made, asked = AblationFidelity(lifetime=2, unit="source"), []
     evaluate = ContextCite.evaluate_masks
     monkeypatch.setattr(ContextCite, "evaluate_masks", lambda *args: asked.append(1) or evaluate(*args))
     module = TrainingModule(model, [made]).eval()
@@ -110,7 +110,7 @@ def test_answers_are_kept_for_their_lifetime_and_sets_are_new_after_it(monkeypat
 
 def test_every_fourth_step_counts_four_times_and_evaluation_once():
     model, batch = make_model_and_batch()
-    each, fourth = AblationFidelity(granularity="source"), AblationFidelity(granularity="source", interval=4)
+    each, fourth = AblationFidelity(unit="source"), AblationFidelity(unit="source", interval=4)
     found = [float(term(model, fourth, batch, StepContext(number=number))) for number in range(5)]
     assert found[1:4] == [0.0] * 3
     assert found[4] == pytest.approx(4 * float(term(model, each, batch, StepContext(number=4))))
@@ -121,7 +121,7 @@ def test_every_fourth_step_counts_four_times_and_evaluation_once():
 def test_one_unit_alone_pulls_nowhere():
     model = causal("llama")
     batch = model.batch([[5, 6, 7]], [[9]], unit_of=[[0, 0, 0]])
-    found = term(model, AblationFidelity(granularity="source"), batch)
+    found = term(model, AblationFidelity(unit="source"), batch)
     found.backward()
     assert abs(float(found)) <= 1
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
@@ -131,7 +131,7 @@ def test_sentences_and_sources_of_a_chat_are_units():
     model = chatting()
     batch = model.encode([CHAT])
     for level in ("source", "sentence", "word"):
-        made = AblationFidelity(granularity=level)
+        made = AblationFidelity(unit=level)
         assert number_units(batch, level).max() >= 1
         assert -1 <= float(term(model, made, batch)) <= 1
 
@@ -139,7 +139,7 @@ def test_sentences_and_sources_of_a_chat_are_units():
 def test_what_cannot_be_trained_is_refused():
     for spec, said in (
         ("ablation_fidelity?explainer=occlusion", "occlusion cannot guide a model"),
-        ("ablation_fidelity?masks=1", "n_samples of at least 2"),
+        ("ablation_fidelity?n_samples=1", "n_samples of at least 2"),
         ("ablation_fidelity?lifetime=-1", "lifetime ≥ 0"),
         ("ablation_fidelity?interval=0", "interval ≥ 1"),
         ("ablation_fidelity?weight=-1", "weight of ablation_fidelity is at least 0"),

@@ -11,7 +11,7 @@ import torch
 import families
 from expound import ExpoundError, explainer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Capture
 from expound.objectives import (
     ClusteringConsistencyLoss,
@@ -47,7 +47,7 @@ def make_explainer(model, **options):
     return single
 
 
-def make_labelled_batch(model, texts=None):
+def make_labeled_batch(model, texts=None):
     texts = families.examples("bert", 4) if texts is None else texts
     return model.encode([{"text": text, "label": i % 2} for i, text in enumerate(texts)])
 
@@ -192,7 +192,7 @@ def test_the_margin_is_inactive_exactly_when_it_is_met(kind, needed):
     model = shared("bert")
     objective = kind(InterpretableAttention.for_model(model))
     whole = rows(0.9, 0.8, 0.6).log()
-    step = step_of(model, make_labelled_batch(model, ["a film", "dull", "great"]), objective)
+    step = step_of(model, make_labeled_batch(model, ["a film", "dull", "great"]), objective)
     step = replace(step, outputs=replace(step.outputs, logits=make_logits(whole)))
     for further, expected in ((1e-6, 0.0), (0.5 if needed < 0 else 1e-3, 0.0), (-1e-6, 1e-6), (-0.3, 0.3)):
         change = needed - further if needed < 0 else needed + further
@@ -226,7 +226,7 @@ def divergence_by_loops(scores, states, epsilon=1e-6, symmetric=False, order=2):
 @torch.no_grad()
 def test_consistency_is_the_loop_over_pairs(family, symmetric, distance):
     model = shared(family)
-    batch = make_labelled_batch(model)
+    batch = make_labeled_batch(model)
     single = make_explainer(model)
     objective = ConsistencyLoss(single, symmetric=symmetric, distance=distance)
     found = objective(step_of(model, batch, objective))
@@ -256,7 +256,7 @@ def test_rows_from_their_first_real_position():
 @torch.no_grad()
 def test_clustering_is_the_loop_over_others():
     model = shared("bert")
-    batch = replace(make_labelled_batch(model), labels=torch.tensor([0, 1, 0, 2]))
+    batch = replace(make_labeled_batch(model), labels=torch.tensor([0, 1, 0, 2]))
     single = make_explainer(model)
     objective = ClusteringConsistencyLoss(single)
     scores = single.explain(model, batch, special_tokens=True).scores
@@ -274,10 +274,10 @@ def test_clustering_is_the_loop_over_others():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
     model = small(family)
-    single = make_explainer(model, normaliser=norm)
+    single = make_explainer(model, normalizer=norm)
     options = {"margin": 50.0} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
-    batch = make_labelled_batch(model, [families.SENTENCES[i] for i in range(4)])
+    batch = make_labeled_batch(model, [families.SENTENCES[i] for i in range(4)])
     module(batch, StepContext())["terms"].sum().backward()
     for name in COEFFICIENTS:
         slope = getattr(single, name).grad
@@ -293,9 +293,9 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
 def test_training_the_coefficients_alone_makes_each_criterion_smaller(kind):
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     single = make_explainer(model)
-    options = {"margin": 9.0, "sample_bins": False} if kind in ERASING else {}
+    options = {"margin": 9.0, "sample_fractions": False} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
-    batch = make_labelled_batch(model, families.SENTENCES[:4])
+    batch = make_labeled_batch(model, families.SENTENCES[:4])
     optimizer = torch.optim.Adam(single.parameters(), lr=0.03)
     losses = []
     for _ in range(8):
@@ -328,8 +328,8 @@ def test_criteria_share_an_explainer_and_combine_with_other_papers_terms():
 def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     single = make_explainer(model)
-    batch = make_labelled_batch(model, families.SENTENCES[:4])
-    sampled, every = ComprehensivenessLoss(single), ComprehensivenessLoss(single, sample_bins=False)
+    batch = make_labeled_batch(model, families.SENTENCES[:4])
+    sampled, every = ComprehensivenessLoss(single), ComprehensivenessLoss(single, sample_fractions=False)
     with torch.no_grad():
         values = [sampled(step_of(model, batch, sampled, StepContext(number=number))) for number in range(60)]
         again = sampled(step_of(model, batch, sampled, StepContext(number=0)))
@@ -344,27 +344,27 @@ def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
 def test_a_batch_of_one_word_and_equal_scores_are_defined(kind):
     model = small("bert")
     single = InterpretableAttention.for_model(
-        model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)
+        model, normalizer="softmax", mix="literal", scales=(1e-30, 1e-30)
     ).double()
     for texts in (["a"], ["a", "dull film", "a moving film about a small town"]):
-        batch = make_labelled_batch(model, texts)
+        batch = make_labeled_batch(model, texts)
         module = TrainingModule(model, [kind(single)]).train()
         term = module(batch, StepContext())["terms"]
         assert term.isfinite().all()
         term.sum().backward()
         assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
-    batch = make_labelled_batch(model, ["a"])
+    batch = make_labeled_batch(model, ["a"])
     objective = kind(make_explainer(model))
     if kind in (ConsistencyLoss, ClusteringConsistencyLoss):
         assert objective(step_of(model, batch, objective)).item() == 0
     if kind is ConsistencyLoss:
         assert objective.size(batch).item() == 0
-        assert objective.size(make_labelled_batch(model)).item() == 6
+        assert objective.size(make_labeled_batch(model)).item() == 6
 
 
 def test_the_distance_is_held_still_unless_asked():
     model = small("bert")
-    batch = make_labelled_batch(model)
+    batch = make_labeled_batch(model)
     single = make_explainer(model)
     for param in single.parameters():
         param.requires_grad_(False)
@@ -382,8 +382,8 @@ def test_the_distance_is_held_still_unless_asked():
 
 def test_any_explainer_of_one_pass_can_be_trained():
     model = small("bert")
-    batch = make_labelled_batch(model)
-    smat = ParameterisedAttention.for_model(model).double()
+    batch = make_labeled_batch(model)
+    smat = ParameterizedAttention.for_model(model).double()
     module = TrainingModule(model, [ComprehensivenessLoss(smat, margin=9.0)])
     module(batch, StepContext())["terms"].sum().backward()
     assert smat.coefficients.grad.any()
@@ -394,7 +394,7 @@ def test_any_explainer_of_one_pass_can_be_trained():
 
 @pytest.mark.parametrize("kind", [ComprehensivenessLoss, ExplanationLoss, ExplanationGuidedLoss])
 def test_a_record_tells_methods_with_other_coefficients_apart(kind):
-    one, same, other = (ParameterisedAttention.for_model(small("bert")) for _ in range(3))
+    one, same, other = (ParameterizedAttention.for_model(small("bert")) for _ in range(3))
     torch.nn.init.normal_(other.coefficients)
     assert kind(one).params == kind(same).params
     assert kind(one).params != kind(other).params
@@ -405,7 +405,7 @@ def test_what_cannot_be_trained_says_why():
     single = InterpretableAttention(2, 4, 8)
     for make, message in (
         (lambda: ComprehensivenessLoss(explainer("lime")), "lime cannot be trained"),
-        (lambda: ComprehensivenessLoss(single, bins=(0.0,)), "above 0 and up to 1"),
+        (lambda: ComprehensivenessLoss(single, fractions=(0.0,)), "above 0 and up to 1"),
         (lambda: SufficiencyLoss(single, temperature=0.0), "temperature of a soft choice is above 0"),
         (lambda: ComprehensivenessLoss(single, margin=0.0), "the margin is above 0"),
         (lambda: SufficiencyLoss(single, form="mse"), "unknown form of sufficiency 'mse'"),

@@ -10,14 +10,14 @@ import torch
 from expound.objectives import ComprehensivenessLoss, SufficiencyLoss
 from expound.objectives.criterion import select_top
 from small import shared
-from test_criteria import ERASING, make_explainer, make_labelled_batch, step_of
+from test_criteria import ERASING, make_explainer, make_labeled_batch, step_of
 
 
 @torch.no_grad()
 def test_what_is_away_can_be_zero_vectors():
     model = shared("bert")
-    batch = make_labelled_batch(model)
-    term = ComprehensivenessLoss(make_explainer(model), reference="zero")
+    batch = make_labeled_batch(model)
+    term = ComprehensivenessLoss(make_explainer(model), perturbation="zero")
     step = step_of(model, batch, term)
     scores, clean = term.explain_prediction(step), step.outputs.logits.log_softmax(-1)
     target = clean.argmax(-1, keepdim=True)
@@ -34,7 +34,7 @@ def test_what_is_away_can_be_zero_vectors():
 def test_the_clean_answer_gets_a_gradient_unless_it_is_held_still(kind, held):
     model = shared("bert")
     term = kind(make_explainer(model), detach_clean=held, margin=9.0)
-    step = step_of(model, make_labelled_batch(model), term)
+    step = step_of(model, make_labeled_batch(model), term)
     logits = step.outputs.logits.detach().requires_grad_()
     term(replace(step, outputs=replace(step.outputs, logits=logits))).backward()
     assert (logits.grad is None) == held
@@ -42,8 +42,8 @@ def test_the_clean_answer_gets_a_gradient_unless_it_is_held_still(kind, held):
 
 def test_the_temperature_is_that_of_the_choice():
     model = shared("bert")
-    batch, single = make_labelled_batch(model), make_explainer(model)
-    term = SufficiencyLoss(single, bins=(0.2,), sample_bins=False, margin=9.0, temperature=1.0)
+    batch, single = make_labeled_batch(model), make_explainer(model)
+    term = SufficiencyLoss(single, fractions=(0.2,), sample_fractions=False, margin=9.0, temperature=1.0)
     step = step_of(model, batch, term)
     (found,) = torch.autograd.grad(term(step), single.head_coefficients, retain_graph=True)
     top = select_top(term.explain_prediction(step), batch.erasable, [0.2] * len(batch), 1.0)

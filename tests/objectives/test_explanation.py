@@ -129,7 +129,7 @@ def make_marked_batch(explained, marks=(0, 2)):
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("score", ["mae", "mse", "bce", "kl"])
 def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
-    """Also: neither padding nor neighbours change an example's part."""
+    """Also: neither padding nor neighbors change an example's part."""
     explained = model()
     batch = make_marked_batch(explained)
     objective = ExplanationLoss(expound.explainer(guide), score=score)
@@ -225,7 +225,7 @@ def test_a_rationale_that_truncation_cut_off_is_none():
     [
         ({"explainer": "occlusion"}, "not differentiable"),
         ({"score": "huber"}, "unknown score 'huber'"),
-        ({"normalisation": "l1"}, "unknown normalisation 'l1'"),
+        ({"normalization": "l1"}, "unknown normalization 'l1'"),
         ({"target": "gold"}, "unknown target of guidance 'gold'"),
     ],
 )
@@ -239,5 +239,5 @@ def test_kl_is_zero_at_the_goal_and_known_elsewhere():
     weights = torch.eye(4)[None, None].clone()
     weights[..., 0, :] = torch.tensor([0.25, 0.5, 0.25, 0.0])
     outputs = Outputs(torch.zeros(1, 3), attentions=(weights,))
-    found = loss("attention_last", outputs, score="kl", normalisation="none")
+    found = loss("attention_last", outputs, score="kl", normalization="none")
     assert found == pytest.approx(-log(0.5))

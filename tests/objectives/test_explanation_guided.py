@@ -29,7 +29,7 @@ def model(**changes):
     return ExplainedModel(families.tiny("bert", **(SIZE | QUIET | changes)), families.tokenizer("bert"))
 
 
-def make_labelled_batch(explained, count=3):
+def make_labeled_batch(explained, count=3):
     return explained.encode([{"text": text, "label": i % 3} for i, text in enumerate(families.examples("bert", count))])
 
 
@@ -73,7 +73,7 @@ def reference(explained, one, aggregation, direction, ratio):
 @pytest.mark.parametrize("direction", ["attention", "teacher"])
 def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregation, direction):
     explained = model()
-    batch = make_labelled_batch(explained)
+    batch = make_labeled_batch(explained)
     objective = ExplanationGuidedLoss(expound.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
     found = term(explained, batch, objective)
     ones = [batch.select([row]).trim_padding()[0] for row in range(len(batch))]
@@ -89,7 +89,7 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
 @pytest.mark.parametrize("aggregation", ["l2", "mean"])
 def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregation):
     explained = model()
-    one = make_labelled_batch(explained, 1)
+    one = make_labeled_batch(explained, 1)
     teacher = expound.explainer("deep_lift?baselines=zero&rule=captum")
     found = compute_importance(teacher, explained, one, one.labels, aggregation)
     explained.eval()
@@ -150,7 +150,7 @@ def test_shares_add_up_to_one_over_content_and_are_even_without_a_teacher():
 )
 def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
     explained = model(hidden_dropout_prob=0.1).train()
-    batch = make_labelled_batch(explained)
+    batch = make_labeled_batch(explained)
     objective = ExplanationGuidedLoss(expound.explainer(teacher))
     found = [
         compute_importance(objective.explainer, explained, batch, batch.labels, objective.aggregation_in_use)
@@ -173,7 +173,7 @@ def test_derivatives_of_first_and_second_order(direction):
     replace_layer_norms(explained)
     objective = ExplanationGuidedLoss(expound.explainer("random"), direction=direction)
     module = TrainingModule(explained, [objective]).train()
-    at = along_directions(module, make_labelled_batch(explained, 1), layers=1, value="key")
+    at = along_directions(module, make_labeled_batch(explained, 1), layers=1, value="key")
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(at, (point,), eps=1e-6, atol=1e-7, rtol=1e-4)
     assert torch.autograd.gradgradcheck(at, (point,), eps=1e-6, atol=1e-6, rtol=1e-3)
@@ -195,7 +195,7 @@ def test_pictures_have_no_words():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mask_ratio": 15.0}, "mask ratio from 0 to 1"),
+        ({"mask_fraction": 15.0}, "mask fraction from 0 to 1"),
         ({"aggregation": "sum"}, "unknown aggregation 'sum'"),
         ({"explainer": "occlusion", "aggregation": "l2"}, "occlusion has one score a position"),
         ({"direction": "both"}, "unknown direction 'both'"),

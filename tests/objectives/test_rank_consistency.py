@@ -9,7 +9,7 @@ import torch
 
 import families
 from expound import ExpoundError, metric
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models.rank_correlation import compute_mean_ranks, compute_spearman
 from expound.objectives import RankConsistencyLoss, StepContext, TrainingStep
 from expound.objectives.rank_consistency import compute_soft_ranks, soft_spearman_loss
@@ -18,7 +18,7 @@ from small import small
 
 def make_explainer(model):
     torch.manual_seed(1)
-    single = ParameterisedAttention.for_model(model, normaliser="softmax").double()
+    single = ParameterizedAttention.for_model(model, normalizer="softmax").double()
     with torch.no_grad():
         single.coefficients.copy_(torch.randn_like(single.coefficients))
     return single

@@ -30,7 +30,7 @@ from smooth import along_directions
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 FIRST = StepContext()
-WIDE = {"radius": 0.05, "step_size": 0.02, "deviation": 0.01}
+WIDE = {"radius": 0.05, "step_size": 0.02, "stdevs": 0.01}
 
 
 def model(head="SequenceClassification", **changes):
@@ -38,7 +38,7 @@ def model(head="SequenceClassification", **changes):
     return ExplainedModel(families.tiny("bert", head, **changes), families.tokenizer("bert"))
 
 
-def make_labelled_batch(explained, count=3):
+def make_labeled_batch(explained, count=3):
     return explained.encode([{"text": text, "label": i % 3} for i, text in enumerate(families.examples("bert", count))])
 
 
@@ -49,7 +49,7 @@ def step_of(explained, batch, context=FIRST):
 
 def test_the_penalty_is_the_norm_of_finite_differences():
     explained = model(**QUIET)
-    batch = make_labelled_batch(explained)
+    batch = make_labeled_batch(explained)
     module = TrainingModule(explained, [GradientPenalty()]).train()
     found = module(batch, StepContext())["terms"][0]
     norms, size = [], 1e-5
@@ -72,7 +72,7 @@ def test_the_penalty_is_the_norm_of_finite_differences():
 def test_derivatives_of_the_penalty_of_first_and_second_order():
     explained = model(num_hidden_layers=2, **QUIET)
     replace_layer_norms(explained)
-    batch = make_labelled_batch(explained, 1)
+    batch = make_labeled_batch(explained, 1)
     at = along_directions(TrainingModule(explained, [GradientPenalty()]).train(), batch)
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(at, (point,), eps=1e-6, atol=1e-7, rtol=1e-4)
@@ -101,26 +101,27 @@ def test_the_terms_share_a_pass_with_other_terms_in_any_order(guide, turned):
 @pytest.mark.parametrize("form", ["literal", "smart"])
 def test_no_perturbation_is_zero_even_under_dropout(form):
     explained = model().train()
-    step = step_of(explained, make_labelled_batch(explained))
+    step = step_of(explained, make_labeled_batch(explained))
     other = explained(step.batch).logits
     assert answer_divergence(step, other, step.outputs.logits).min() > 0
-    assert float(VirtualAdversarialLoss(form=form, steps=0, deviation=0.0)(step).detach()) == 0.0
+    assert float(VirtualAdversarialLoss(form=form, ascent_steps=0, stdevs=0.0)(step).detach()) == 0.0
 
 
 @pytest.mark.parametrize("form", ["literal", "smart"])
 def test_every_step_of_ascent_raises_it(form):
     explained = model().train()
-    step = step_of(explained, make_labelled_batch(explained))
+    step = step_of(explained, make_labeled_batch(explained))
     scale = {} if form == "literal" else {"step_size": 100.0}
     climbed = [
-        float(VirtualAdversarialLoss(form=form, steps=steps, **WIDE | scale)(step).detach()) for steps in range(3)
+        float(VirtualAdversarialLoss(form=form, ascent_steps=steps, **WIDE | scale)(step).detach())
+        for steps in range(3)
     ]
     assert 0 < climbed[0] < climbed[1] < climbed[2]
 
 
 def test_the_same_moment_gives_the_same_loss_whatever_the_global_generator_did():
     explained = model().train()
-    batch = make_labelled_batch(explained)
+    batch = make_labeled_batch(explained)
     objective = VirtualAdversarialLoss(**WIDE)
     found = []
     for seed, number in ((1, 3), (2, 3), (1, 4)):
@@ -138,7 +139,7 @@ def test_the_same_moment_gives_the_same_loss_whatever_the_global_generator_did()
 )
 def test_the_perturbation_stays_in_its_radius_and_off_padding(form, radius, bound):
     explained = model().train()
-    batch = make_labelled_batch(explained)
+    batch = make_labeled_batch(explained)
     assert not batch.attended.all()
     step = step_of(explained, batch)
     embeddings = explained.embed(batch).detach()
@@ -165,7 +166,7 @@ def test_divergences_are_those_of_torch():
     torch.manual_seed(0)
     one, other = torch.randn(2, 4, 3, dtype=torch.float64)
     explained = model()
-    step = step_of(explained, make_labelled_batch(explained))
+    step = step_of(explained, make_labeled_batch(explained))
     pair = (one.log_softmax(1), other.log_softmax(1))
     both = sum(F.kl_div(b, a, reduction="none", log_target=True).sum(1) for a, b in (pair, pair[::-1]))
     torch.testing.assert_close(answer_divergence(step, one, other), both)
@@ -185,7 +186,7 @@ def test_no_two_answers_are_less_than_nothing_apart_and_none_is_apart_from_itsel
         "regression": {"num_labels": 1, "problem_type": "regression"},
     }[kind]
     explained = model(**changes)
-    step = replace(step_of(model(), make_labelled_batch(model())), model=explained)
+    step = replace(step_of(model(), make_labeled_batch(model())), model=explained)
     torch.manual_seed(1)
     one, other = 20 * torch.randn(2, 200, 1 if kind == "regression" else 3)
     assert (answer_divergence(step, one, other) > 0).all()
@@ -208,8 +209,8 @@ def test_spans_with_padding_are_finite():
 def test_the_gradient_of_the_adversarial_term_goes_through_both_answers():
     """With noise alone the perturbation does not depend on the weights."""
     explained = model(num_hidden_layers=2)
-    objective = VirtualAdversarialLoss(steps=0, deviation=0.3)
-    at = along_directions(TrainingModule(explained, [objective]).train(), make_labelled_batch(explained, 2))
+    objective = VirtualAdversarialLoss(ascent_steps=0, stdevs=0.3)
+    at = along_directions(TrainingModule(explained, [objective]).train(), make_labeled_batch(explained, 2))
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(at(point).sum(), point)
     assert slope.abs().min() > 1e-9
@@ -218,7 +219,11 @@ def test_the_gradient_of_the_adversarial_term_goes_through_both_answers():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"form": "vat"}, "unknown form"), ({"steps": -1}, "steps is at least 0"), ({"radius": -1.0}, "radius")],
+    [
+        ({"form": "vat"}, "unknown form"),
+        ({"ascent_steps": -1}, "ascent_steps is at least 0"),
+        ({"radius": -1.0}, "radius"),
+    ],
 )
 def test_bad_choices_are_named(arguments, message):
     with pytest.raises(ExpoundError, match=message):

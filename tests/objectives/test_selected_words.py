@@ -131,7 +131,7 @@ def test_the_term_in_evaluation_is_that_of_the_most_likely_gates(gate):
     explained = model()
     rows = [{"text": text, "label": label} for label, text in enumerate(families.examples("bert", 3))]
     learned = extractor_for(explained, gate)
-    objective = SelectedWordsLoss(learned, ratio=0.3, sparsity=2.0, continuity=0.5)
+    objective = SelectedWordsLoss(learned, fraction=0.3, sparsity=2.0, continuity=0.5)
     module = TrainingModule(explained, [objective]).eval()
     total = 0.0
     with torch.no_grad():
@@ -171,7 +171,7 @@ def make_planted_rows(size, seed):
 def test_a_word_that_decides_the_class_is_selected(gate, epochs, rows, tmp_path):
     arguments = {"num_train_epochs": epochs, "per_device_train_batch_size": 16, "learning_rate": 1e-3}
     options = {"arguments": arguments | {"disable_tqdm": True, "use_cpu": True}}
-    result = RECIPES["extractor"](gate, ratio=1 / 6, sparsity_warmup=0).train(
+    result = RECIPES["extractor"](gate, fraction=1 / 6, sparsity_warmup=0).train(
         "tiny", make_planted_rows(rows, 0), make_planted_rows(48, 1), tmp_path / "run", **options
     )
     judged = list(make_planted_rows(40, 2))
@@ -190,8 +190,8 @@ def test_a_word_that_decides_the_class_is_selected(gate, epochs, rows, tmp_path)
 def test_other_explainers_tasks_and_numbers_are_refused(capsys):
     with pytest.raises(ExpoundError, match="trains a rationale_extractor, not alti"):
         SelectedWordsLoss(explainer("alti"))
-    with pytest.raises(ExpoundError, match="expected a ratio above 0"):
-        SelectedWordsLoss(ratio=0.0)
+    with pytest.raises(ExpoundError, match="expected a fraction above 0"):
+        SelectedWordsLoss(fraction=0.0)
     with pytest.raises(ExpoundError, match="sparsity, sparsity_warmup and continuity of at least 0"):
         SelectedWordsLoss(continuity=-1.0)
     with pytest.raises(ExpoundError, match="unknown gate 'soft'"):
@@ -206,7 +206,7 @@ def test_other_explainers_tasks_and_numbers_are_refused(capsys):
     with pytest.raises(ExpoundError, match="for states of 4 dimensions, the model has 8"):
         learned.attribute(model(), model().encode([{"text": "fine"}]))
     assert main(["train", "extractor", "--help"]) == 0
-    assert "--ratio" in capsys.readouterr().out
+    assert "--fraction" in capsys.readouterr().out
 
 
 def test_bernoulli_gates_have_their_probabilities():

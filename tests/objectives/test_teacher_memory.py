@@ -23,7 +23,7 @@ def model():
     return ExplainedModel(families.tiny("bert"), families.tokenizer("bert"))
 
 
-def make_labelled_batch(model, texts=TEXTS):
+def make_labeled_batch(model, texts=TEXTS):
     return model.encode([{"text": text, "label": TEXTS.index(text) % 3} for text in texts])
 
 
@@ -45,7 +45,7 @@ def test_a_teacher_is_asked_once_a_lifetime_about_each_example(model, lifetime, 
     for epoch in range(4):
         teacher.texts, teacher.epoch = [], epoch
         for part in (TEXTS[:2], TEXTS[2:], TEXTS[:1]):
-            batch = make_labelled_batch(model, part)
+            batch = make_labeled_batch(model, part)
             found = memory.get_scores(batch, batch.labels, epoch, lifetime, teacher)
             said = max(number for number in asked_in if number <= epoch)
             ids = batch.inputs["input_ids"].float() + 1000 * said + 0.5 * batch.labels[:, None]
@@ -53,9 +53,9 @@ def test_a_teacher_is_asked_once_a_lifetime_about_each_example(model, lifetime, 
         assert teacher.texts == (TEXTS if epoch in asked_in else [])
 
 
-def test_padding_order_and_neighbours_do_not_matter_and_targets_do(model):
+def test_padding_order_and_neighbors_do_not_matter_and_targets_do(model):
     memory, teacher = TeacherMemory(), Asked()
-    batch = make_labelled_batch(model)
+    batch = make_labeled_batch(model)
     first = memory.get_scores(batch, batch.labels, 0, 1, teacher)
     rows = [3, 0]
     turned, columns = batch.select(rows).trim_padding()
@@ -77,7 +77,7 @@ def test_the_same_words_cut_into_another_pair_are_another_example(model):
 
 def test_a_checkpoint_holds_it_whatever_its_size(model):
     memory, teacher = TeacherMemory(), Asked()
-    batch = make_labelled_batch(model)
+    batch = make_labeled_batch(model)
     expected = memory.get_scores(batch, batch.labels, 3, 2, teacher)
     state = memory.state_dict()
     assert all(isinstance(value, torch.Tensor) for value in state.values())
@@ -93,7 +93,7 @@ def test_a_checkpoint_holds_it_whatever_its_size(model):
 
 
 def test_it_never_holds_more_than_its_bound_and_forgets_the_oldest(model):
-    batch = make_labelled_batch(model)
+    batch = make_labeled_batch(model)
     counts = batch.content.sum(1).tolist()
     memory, teacher = TeacherMemory(max_size=sum(counts[2:])), Asked()
     memory.get_scores(batch, batch.labels, 0, 9, teacher)
@@ -110,7 +110,7 @@ def test_it_never_holds_more_than_its_bound_and_forgets_the_oldest(model):
 
 
 def test_what_was_said_guides_later_steps_and_evaluation_asks_anew(model):
-    batch = make_labelled_batch(model)
+    batch = make_labeled_batch(model)
     fresh = ExplanationGuidedLoss(expound.explainer("input_x_gradient"))
     kept = replace(fresh, lifetime=2)
     assert fresh.learned is None

@@ -33,7 +33,7 @@ def texts(family, count):
 
 
 def train_explainer(model, folder, rows=None, **given):
-    made = RECIPES["at2"](ablations=8, **given)
+    made = RECIPES["at2"](n_samples=8, **given)
     rows = rows or texts("bert", 4)
     return made.train(model, rows, rows, folder, arguments=QUICK)
 
@@ -42,7 +42,7 @@ def test_the_command_makes_an_explainer_that_the_other_commands_take(tmp_path, c
     model, folder, data = str(tmp_path / "model"), str(tmp_path / "at2"), ["--data", "generated?size=24", "--quiet"]
     training = [*data, "--device", "cpu", "--epochs", "1", "--config", "tiny", "--max-length", "32"]
     assert main(["train", "baseline", *training, "--output-dir", model]) == 0
-    fit = [*data, "--device", "cpu", "--model", model, "--ablations", "8", "--set", "max_steps=20", "--lr", "0.01"]
+    fit = [*data, "--device", "cpu", "--model", model, "--n-samples", "8", "--set", "max_steps=20", "--lr", "0.01"]
     assert main(["train", "at2", *fit, "--output-dir", folder]) == 0
     assert "correlation: " in capsys.readouterr().out
     method = f"attention_to_source:{folder}"
@@ -83,7 +83,7 @@ def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
 def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
     model = chatting()
     rows = Dataset.from_list([CHAT | {"sources": [{"name": n, "text": t} for n, t in CHAT["sources"].items()]}])
-    result = train_explainer(model, tmp_path / "chat", rows, granularity="source", task="generation")
+    result = train_explainer(model, tmp_path / "chat", rows, unit="source", task="generation")
     assert result.finished
     found = expound.attribute(model, [CHAT], method=f"attention_to_source:{tmp_path / 'chat'}", unit="source")
     assert found[0].scores.shape == (1, 2)
@@ -102,7 +102,7 @@ def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
 def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     model, rows = small("bert"), texts("bert", 4)
     attention, probe = (
-        train_explainer(model, tmp_path / name, rows, learner=name)
+        train_explainer(model, tmp_path / name, rows, explainer=name)
         for name in ("attention_to_source", "hidden_state_probe")
     )
     assert probe.metrics["correlation"] > probe.metrics["correlation_of_mean"]
@@ -114,9 +114,9 @@ def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     assert [record["config"]["trainer"] for record in records] == ["attention_to_source", "hidden_state_probe"]
     assert "Products of hidden states take the place of attention." in records[1]["departures"]
     with pytest.raises(ExpoundError, match="holds a run with another configuration"):
-        train_explainer(model, tmp_path / "attention_to_source", rows, learner="hidden_state_probe")
-    with pytest.raises(ExpoundError, match=r"unknown learner 'probe'.*hidden_state_probe"):
-        RECIPES["at2"](learner="probe")
+        train_explainer(model, tmp_path / "attention_to_source", rows, explainer="hidden_state_probe")
+    with pytest.raises(ExpoundError, match=r"unknown explainer 'probe'.*hidden_state_probe"):
+        RECIPES["at2"](explainer="probe")
 
 
 def test_what_would_change_the_model_is_refused(tmp_path):

@@ -47,7 +47,7 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
         "ivra",
         preset="paper",
         criteria="consistency, sufficiency,comprehensiveness",
-        normaliser="softmax",
+        normalizer="softmax",
         heads=False,
         lr_multiplier=5.0,
     )
@@ -56,7 +56,7 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
     assert [type(term) for term in terms] == [CrossEntropy, ComprehensivenessLoss, SufficiencyLoss, ConsistencyLoss]
     assert len({id(term.explainer) for term in terms[1:]}) == 1
     single = terms[1].explainer
-    assert (single.normaliser, single.mix, single.heads, single.features) == ("softmax", "coefs", False, True)
+    assert (single.normalizer, single.mix, single.heads, single.features) == ("softmax", "coefs", False, True)
     assert [term.lr_multiplier for term in terms[1:]] == [5.0] * 3
     assert (terms[1].margin, terms[2].margin, terms[2].form) == (1.0, 0.1, "margin")
     assert all(term.weight == 1 for term in terms)
@@ -67,7 +67,7 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
 def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_it_is_told(special_tokens, tmp_path):
     tiny("bert").save_pretrained(tmp_path)
     tokenizer("bert").save_pretrained(tmp_path)
-    own = {"student": str(tmp_path), "student_weight": 7.0, "student_optimizer": "adamw", "student_rate": 1e-4}
+    own = {"student": str(tmp_path), "student_weight": 7.0, "student_optimizer": "adamw", "student_learning_rate": 1e-4}
     recipe = RECIPES["ivra"]("simulatability", special_tokens=special_tokens, **own)
     term = recipe.build_objectives(make_model(), load_generated(), seed=0)[1]
     student = term.student.network
@@ -82,7 +82,7 @@ def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_i
 
 
 def test_softmax_as_printed_is_calibrated_on_training_data():
-    recipe = RECIPES["ivra"]("sufficiency", normaliser="softmax", mix="literal")
+    recipe = RECIPES["ivra"]("sufficiency", normalizer="softmax", mix="literal")
     single = recipe.build_objectives(make_model(), load_generated(), seed=0)[1].explainer
     assert all(scale > 1 for scale in single.scales)
 

@@ -62,7 +62,7 @@ def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_p
     start.save_pretrained(tmp_path / "start")
     families.tokenizer("gpt2").save_pretrained(tmp_path / "start")
     arguments = QUICK | {"learning_rate": 1e-2}
-    RECIPES["lora"](rank=2).train(tmp_path / "start", *data(), tmp_path / "run", arguments=arguments)
+    RECIPES["lora"](lora_rank=2).train(tmp_path / "start", *data(), tmp_path / "run", arguments=arguments)
     assert (tmp_path / "run" / "adapter_config.json").is_file()
     loaded = expound.load(tmp_path / "run", device="cpu")
     layers = {name.replace("base_layer.", ""): value for name, value in loaded.model.state_dict().items()}
@@ -78,7 +78,7 @@ def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_p
 def test_adapters_of_a_handed_over_model_are_in_the_result_and_not_in_the_model(recipe, kind, tmp_path):
     start, untouched = (families.tiny(kind, num_labels=2) for _ in range(2))
     options = {"processing_class": families.tokenizer(kind), "arguments": QUICK | {"learning_rate": 1e-2}}
-    result = RECIPES[recipe](rank=2).train(start, *data(), tmp_path / "run", **options)
+    result = RECIPES[recipe](lora_rank=2).train(start, *data(), tmp_path / "run", **options)
     start.save_pretrained(tmp_path / "start")
     assert {name: type(part) for name, part in start.named_modules()} == {
         name: type(part) for name, part in untouched.named_modules()
@@ -106,7 +106,7 @@ def test_an_adapters_folder_knows_its_labels_and_loads_from_elsewhere(tmp_path, 
         path = tmp_path / f"{name}.jsonl"
         path.write_text("\n".join(json.dumps(row) for row in examples))
         both = [expound.load_data(str(path), "all")] * 2
-        result = RECIPES["lora"](rank=2).train("start", *both, tmp_path / name, arguments=arguments)
+        result = RECIPES["lora"](lora_rank=2).train("start", *both, tmp_path / name, arguments=arguments)
         monkeypatch.chdir("/")
         loaded = expound.load(tmp_path / name, device="cpu")
         assert (loaded.task.name, loaded.labels) == (result.model.task.name, result.model.labels)
@@ -166,11 +166,11 @@ def test_the_group_lists_the_registry(capsys):
     ],
 )
 def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
-    recipe = expound.recipe("er_joint", preset="paper", guide=guide)
+    recipe = expound.recipe("er_joint", preset="paper", explainer=guide)
     cross_entropy, guided = recipe.objectives
     assert isinstance(cross_entropy, CrossEntropy)
     assert isinstance(guided, ExplanationLoss)
-    assert (guided.normalisation_in_use, guided.compares_distributions, guided.score, guided.weight) == (
+    assert (guided.normalization_in_use, guided.compares_distributions, guided.score, guided.weight) == (
         how,
         shared,
         "mae",
@@ -188,7 +188,7 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
     [("attention", 2e-5, 0.05, 0.035, 0.031), ("rollout", 3e-5, 0.1, 0.03, 0.031), ("ixg", 2e-5, 0.1, 0.35, 0.35)],
 )
 def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, dev_bound):
-    recipe = expound.recipe("er_constrained", preset="paper", guide=guide)
+    recipe = expound.recipe("er_constrained", preset="paper", explainer=guide)
     constrained = recipe.objectives[1]
     assert isinstance(constrained, Constraint)
     assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
@@ -201,12 +201,17 @@ def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, d
 
 def test_a_guide_without_a_bound_in_the_paper_needs_one():
     with pytest.raises(ExpoundError, match="no bound for alti"):
-        expound.recipe("er_constrained", preset="paper", guide="alti")
+        expound.recipe("er_constrained", preset="paper", explainer="alti")
     assert RECIPES["er_constrained"]("alti", bound=0.05).objectives[1].bound == 0.05
 
 
 def test_a_bound_or_rate_of_zero_is_none_and_no_wish_for_the_papers():
-    for given in ({"bound": 0.0}, {"dev_bound": 0.0}, {"multiplier_rate": 0.0}, {"multiplier_rate": -1.0}):
+    for given in (
+        {"bound": 0.0},
+        {"dev_bound": 0.0},
+        {"multiplier_learning_rate": 0.0},
+        {"multiplier_learning_rate": -1.0},
+    ):
         with pytest.raises(ExpoundError, match="above 0, got"):
             RECIPES["er_constrained"](**given)
     with pytest.raises(ExpoundError, match="weight of explanation is at least 0, got -1"):
@@ -215,7 +220,7 @@ def test_a_bound_or_rate_of_zero_is_none_and_no_wish_for_the_papers():
 
 
 def test_runs_of_one_recipe_do_not_share_a_multiplier(tmp_path):
-    recipe = RECIPES["er_constrained"]("rollout", bound=1e-4, multiplier_rate=3.0)
+    recipe = RECIPES["er_constrained"]("rollout", bound=1e-4, multiplier_learning_rate=3.0)
     recipe.train("tiny", *data(), tmp_path, arguments=QUICK)
     assert recipe.objectives[1].weight == 1.0
 
@@ -242,13 +247,13 @@ def test_robust_and_guided_training_has_the_papers_values():
     assert [type(objective) for objective in recipe.objectives] == kinds
     assert [objective.weight for objective in recipe.objectives] == [1.0, 0.01, 0.5, 0.01]
     _, _, adversarial, guided = recipe.objectives
-    assert (adversarial.steps, adversarial.step_size, adversarial.radius, adversarial.deviation) == (
+    assert (adversarial.ascent_steps, adversarial.step_size, adversarial.radius, adversarial.stdevs) == (
         2,
         1e-3,
         1e-5,
         1e-5,
     )
-    assert (guided.mask_ratio, guided.aggregation_in_use, guided.direction) == (0.15, "l2", "attention")
+    assert (guided.mask_fraction, guided.aggregation_in_use, guided.direction) == (0.15, "l2", "attention")
     assert (guided.explainer.baselines, guided.explainer.n_steps) == ("zero", 8)
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["num_train_epochs"], arguments["max_grad_norm"]) == (1e-5, 10, 1.0)
@@ -282,7 +287,9 @@ def test_a_control_trains_without_the_terms_and_the_difference_has_an_interval(t
     # as wide as the terminal
     shown = " ".join(capsys.readouterr().out.split())
     number = r"([+-]\d\.\d+)"
-    found = re.search(rf"auc on \d+ dev rows: .* of the control: {number} \(95 % {number} to {number}, p = ", shown)
+    found = re.search(
+        rf"rationale_auc on \d+ dev rows: .* of the control: {number} \(95 % {number} to {number}, p = ", shown
+    )
     difference, low, high = map(float, found.groups())
     assert low <= difference <= high
     # short training on the rationales of generated texts moves attention far
@@ -346,7 +353,7 @@ def test_terms_of_weight_zero_are_left_out_and_an_id_s_own_points_count():
 def test_two_robust_and_guided_steps_log_every_term_and_are_repeatable(teacher, tmp_path):
     found = []
     for name in ("one", "other"):
-        recipe = RECIPES["regex"](teacher, points=2, form="smart")
+        recipe = RECIPES["regex"](teacher, n_steps=2, form="smart")
         arguments = QUICK | {"max_steps": 2, "logging_steps": 1}
         result = recipe.train("tiny", *data(32), tmp_path / name, arguments=arguments)
         logged = [entry for entry in result.history if "loss" in entry]
@@ -457,7 +464,7 @@ def test_the_whole_text_is_kept_at_a_ratio_of_one(support):
 
 def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support, tmp_path):
     recipe = RECIPES["fresh"]("occlusion", 0.2)
-    recipe = type(recipe)(**{**vars(recipe), "support": support})
+    recipe = type(recipe)(**{**vars(recipe), "explained_model": support})
     train, dev = data()
     result = recipe.train("tiny", train, dev, tmp_path / "run", arguments=QUICK)
     assert not (tmp_path / "run-support").exists()
@@ -468,7 +475,7 @@ def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support,
 
 @pytest.mark.parametrize("ratio", [0.0, 1.5, -0.1])
 def test_a_ratio_out_of_range_is_refused(support, ratio):
-    with pytest.raises(ExpoundError, match="ratio above 0 and up to 1"):
+    with pytest.raises(ExpoundError, match="fraction above 0 and up to 1"):
         extract_rationales(support, data()[1], "random", ratio)
 
 
@@ -497,7 +504,7 @@ def test_words_against_the_prediction_do_not_stay_and_tell_it(support):
 
 
 def test_a_model_is_retrained_without_what_was_chosen(support, tmp_path):
-    recipe = replace(RECIPES["roar"]("occlusion", 0.4), support=support)
+    recipe = replace(RECIPES["roar"]("occlusion", 0.4), explained_model=support)
     train, dev = data()
     result = recipe.train("tiny", train, dev, tmp_path / "run", arguments=QUICK)
     short = extract_rationales(support, dev, "occlusion", 0.4, rest=True)

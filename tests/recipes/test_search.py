@@ -39,13 +39,13 @@ def test_a_command_keeps_the_best_run_where_a_plain_run_would_be(tmp_path, capsy
     # the figures again, by `compare` on the dev split
     dev = expound.load_data(DATA, "dev")
     search = read_record(folder)["search"]
-    assert (search["figure"], search["task_metric"]) == ("auc of attention_last", "accuracy")
+    assert (search["figure"], search["task_metric"]) == ("rationale_auc of attention_last", "accuracy")
     expected = []
     for run in search["runs"]:
         own = folder / "search" / f"weight-{run['weight']:g}"
         model = expound.load(own, device="cpu")
-        results = expound.compare(model, dev, ["attention_last"], ["auc"], show_progress=False).results
-        assert run["value"] == pytest.approx(results["auc"].mean(), abs=1e-6)
+        results = expound.compare(model, dev, ["attention_last"], ["rationale_auc"], show_progress=False).results
+        assert run["value"] == pytest.approx(results["rationale_auc"].mean(), abs=1e-6)
         assert run["task_value"] == json.loads((own / "metrics.json").read_text())["accuracy"]
         assert f"{run['value']:.4f}" in shown
         expected.append((run["value"], run["weight"], own))
@@ -82,12 +82,12 @@ def test_a_stopped_search_resumes_and_is_equal_to_an_unbroken_one(tmp_path):
     start = families.tiny("bert", num_labels=2)
     before = digest_weights(start)
     call = {"data": DATA, "recipe": "rrr", "processing_class": families.tokenizer("bert"), **QUICK}
-    call |= {"search": {"weight": [0.1, 100], "share": [0.5]}}
+    call |= {"search": {"weight": [0.1, 100], "batch_fraction": [0.5]}}
     stopped = expound.train(start, output_dir=tmp_path / "run", callbacks=[StopAt()], **call)
     assert not stopped.finished
     assert not (tmp_path / "run" / "metrics.json").exists()
     finished = [path.parent.name for path in (tmp_path / "run" / "search").glob("*/metrics.json")]
-    assert finished == ["weight-0.1,share-0.5"]
+    assert finished == ["weight-0.1,batch_fraction-0.5"]
     resumed = expound.train(start, output_dir=tmp_path / "run", **call)
     unbroken = expound.train(start, output_dir=tmp_path / "whole", **call)
     assert read_record(tmp_path / "run")["search"] == read_record(tmp_path / "whole")["search"]
@@ -126,12 +126,20 @@ def test_which_run_is_chosen_by_hand(runs, higher, expected):
 @pytest.mark.parametrize(
     ("recipe", "search", "message"),
     [
-        ("er_joint", "wait=1,2", "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: guide, "),
+        (
+            "er_joint",
+            "wait=1,2",
+            "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: explainer, ",
+        ),
         ("er_joint", "weight=1,x", "weight: expected float, got 'x'"),
         ("er_joint", "weight", "expected --search NAME=VALUE,VALUE"),
         ("er_joint", "weight=1,-1", "weight of explanation is at least 0, got -1"),
-        ("er_joint", "guide=attention,rollout", "one figure, but these have several: auc of attention_last, auc of"),
-        ("er_bound", "guide=attention,rollout", "er_bound has no figure to choose by"),
+        (
+            "er_joint",
+            "explainer=attention,rollout",
+            "one figure, but these have several: rationale_auc of attention_last, rationale_auc of",
+        ),
+        ("er_bound", "explainer=attention,rollout", "er_bound has no figure to choose by"),
         ("fresh", "explainer=random,occlusion?baseline=dot", "unknown parameter of occlusion 'baseline'"),
     ],
 )
@@ -149,5 +157,5 @@ def test_another_run_in_the_folder_is_not_replaced(tmp_path):
     for search in ({}, {"weight": []}):
         with pytest.raises(ExpoundError, match="expected a parameter and its values"):
             expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search=search, **QUICK)
-    with pytest.raises(ExpoundError, match="values of guide to search, got"):
-        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"guide": [object()]}, **QUICK)
+    with pytest.raises(ExpoundError, match="values of explainer to search, got"):
+        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"explainer": [object()]}, **QUICK)

@@ -33,7 +33,7 @@ def test_a_model_is_trained_with_explanations_and_attributed_in_eight_lines(tmp_
         "tiny",
         "generated?size=32",
         "er_joint",
-        guide=InputXGradient(),
+        explainer=InputXGradient(),
         weight=10.0,
         output_dir=tmp_path / "run",
         **QUICK,
@@ -147,7 +147,7 @@ def test_what_cannot_be_trained_is_an_error_that_says_what_to_do(arguments, mess
 
 def test_recipes_and_objectives_take_explainers_as_objects():
     guide = IntegratedGradients(n_steps=4)
-    _, term = expound.recipe("er_joint", guide=guide, weight=3.0).objectives
+    _, term = expound.recipe("er_joint", explainer=guide, weight=3.0).objectives
     assert (term.explainer, term.weight) == (guide, 3.0)
     with pytest.raises(expound.ExpoundError, match="baseline takes no parameter"):
         expound.recipe("baseline", explainer=guide)
@@ -164,7 +164,7 @@ def test_recipes_and_objectives_take_explainers_as_objects():
 
 
 def test_a_recipe_spec_converts_its_parameters():
-    recipe = expound.recipe("er_joint?guide=alti&weight=10")
+    recipe = expound.recipe("er_joint?explainer=alti&weight=10")
     assert (recipe.objectives[1].explainer.name, recipe.objectives[1].weight) == ("alti", 10.0)
     assert expound.recipe(recipe) is recipe
     with pytest.raises(expound.ExpoundError, match="is a Recipe already: pass weight when you create it"):

@@ -1,4 +1,4 @@
-"""The output on a terminal, with and without colour."""
+"""The output on a terminal, with and without color."""
 
 import io
 
@@ -52,13 +52,13 @@ def test_the_head_says_method_target_probability_and_prediction():
     assert head == "occlusion · explains positive (0.75) · prediction negative · input cut to the model's length"
 
 
-def test_without_colour_scores_stand_in_the_text():
+def test_without_color_scores_stand_in_the_text():
     shown = render_explanation(explanation("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=True).plain
     assert shown.endswith("bad(-1) [[so]] [[good]](+0.5)")
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1", "FORCE_COLOR": "1"}, {"TERM": "dumb"}])
-def test_colours_are_left_out_where_there_are_none(monkeypatch, environment):
+def test_colors_are_left_out_where_there_are_none(monkeypatch, environment):
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -66,7 +66,7 @@ def test_colours_are_left_out_where_there_are_none(monkeypatch, environment):
     assert "(+0.5)" in render_explanation(explanation("bad good", [-1, 0.5])).plain
 
 
-def test_colours_are_on_in_a_terminal(monkeypatch):
+def test_colors_are_on_in_a_terminal(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -83,8 +83,8 @@ def test_a_text_cannot_command_the_terminal():
 
 
 def test_images_are_rows_of_patches():
-    coloured, plain = (render_explanation(image(2, 3), plain=plain).plain.split("\n")[1:] for plain in (False, True))
-    assert coloured == ["      ", "      "]
+    colored, plain = (render_explanation(image(2, 3), plain=plain).plain.split("\n")[1:] for plain in (False, True))
+    assert colored == ["      ", "      "]
     assert [row.split() for row in plain] == [["-1", "-0.64", "-0.27"], ["+0.091", "+0.45", "+1"]][:0] or len(
         plain
     ) == 2
@@ -104,8 +104,8 @@ def test_the_table_marks_the_best():
     assert f" {board.mean[place, 1]:.{digits}f}*" in shown
     assert f" {board.low[place, 1]:.{digits}f}…{board.high[place, 1]:.{digits}f}" in shown
     assert "n=32" in shown
-    coloured = _print(make_board_table(board), force_terminal=True, color_system="truecolor")
-    assert f"\x1b[1m{board.mean[place, 1]:.{digits}f}" in coloured
+    colored = _print(make_board_table(board), force_terminal=True, color_system="truecolor")
+    assert f"\x1b[1m{board.mean[place, 1]:.{digits}f}" in colored
 
 
 TITLES = {"random": "Random", "attention": "Attention of the last layer", "occlusion": "Occlusion"}

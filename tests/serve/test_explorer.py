@@ -74,8 +74,8 @@ def test_the_chosen_target_is_explained_instead_of_the_prediction(explorer):
 
 
 def test_a_method_that_fails_reports_why_and_others_still_run(tmp_path):
-    EXPLAINERS["parameterised_attention"](9, 9).save_pretrained(tmp_path / "learned")
-    both = Explorer({"tiny": model()}, [f"parameterised_attention:{tmp_path}/learned", "saliency"])
+    EXPLAINERS["parameterized_attention"](9, 9).save_pretrained(tmp_path / "learned")
+    both = Explorer({"tiny": model()}, [f"parameterized_attention:{tmp_path}/learned", "saliency"])
     wrong, right = (both.explain(FILM, name) for name in both.configured_methods)
     assert "9 layers" in wrong.problem
     assert wrong.attribution is None
@@ -85,12 +85,12 @@ def test_a_method_that_fails_reports_why_and_others_still_run(tmp_path):
 def test_learned_methods_in_folders_of_one_name_get_distinct_names(tmp_path):
     specs = []
     for scale in (1.0, 5.0):
-        learned = EXPLAINERS["parameterised_attention"].for_model(model())
+        learned = EXPLAINERS["parameterized_attention"].for_model(model())
         learned.coefficients.data[0, 0] = scale
         learned.save_pretrained(tmp_path / f"seed{scale:.0f}" / "teacher_explainer")
-        specs.append(f"parameterised_attention:{tmp_path}/seed{scale:.0f}/teacher_explainer")
+        specs.append(f"parameterized_attention:{tmp_path}/seed{scale:.0f}/teacher_explainer")
     both = Explorer({"tiny": model()}, specs)
-    assert both.configured_methods == [f"parameterised_attention:seed{seed}/teacher_explainer" for seed in (1, 5)]
+    assert both.configured_methods == [f"parameterized_attention:seed{seed}/teacher_explainer" for seed in (1, 5)]
     scales = [both.methods[name].coefficients[0, 0].item() for name in both.configured_methods]
     assert scales == [1.0, 5.0]
     assert admin(site(explorer=both)).get(f"/explore/heads/{both.configured_methods[1]}").status_code == 200
@@ -178,12 +178,12 @@ def test_examples_match_the_models_modality(tmp_path):
 
 
 def test_a_learned_explainers_coefficients_are_shown_layer_by_layer(tmp_path):
-    learned = EXPLAINERS["parameterised_attention"].for_model(model(), layers="last")
+    learned = EXPLAINERS["parameterized_attention"].for_model(model(), layers="last")
     learned.coefficients.data[0, 0] = 3.0
     learned.save_pretrained(tmp_path / "learned")
-    spec = f"parameterised_attention:{tmp_path}/learned"
+    spec = f"parameterized_attention:{tmp_path}/learned"
     chief = admin(site(explorer=Explorer({"tiny": model()}, [spec])))
-    page = chief.get("/explore/heads/parameterised_attention:learned").text
+    page = chief.get("/explore/heads/parameterized_attention:learned").text
     assert f"layer {model().config.num_hidden_layers}" in page
     assert "layer 1<" not in page
     assert re.findall(r">(\d\.\d\d)<", page)[:2] == ["1.00", "0.00"]

@@ -101,13 +101,13 @@ class Reference:
         return seen[0].detach()[0], slope[0]
 
     @torch.no_grad()
-    def occlude(self, positions: list[int], how: str) -> Any:
+    def occlude(self, positions: list[int], perturbation: str) -> Any:
         """Fall of the score for each position that is removed, or replaced by the mask."""
         whole = self.score(self.run(), probability=True)
         falls = []
         for position in positions:
             place = self.place
-            if how == "remove":
+            if perturbation == "remove":
                 ids = torch.cat([self.ids[:position], self.ids[position + 1 :]])
                 if not self.is_generation:
                     place -= position < self.place

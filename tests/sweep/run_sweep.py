@@ -25,9 +25,9 @@ COMPLETE = ("decompx", "decompx_classifier", "decompx_linear")
 OWN = ("value_zeroing", "globenc", "alti", "information_flow", "attn_lrp", "cp_lrp", "gim")
 METHODS = {
     "input_x_gradient": {}, "saliency": {}, "integrated_gradients": {"n_steps": 3},
-    "occlusion": {"perturbation": "mask", "granularity": "token"},
-    "occlusion/remove": {"perturbation": "remove", "granularity": "token"},
-    "kernel_shap": {"n_samples": 24, "granularity": "token"},
+    "occlusion": {"perturbation": "mask", "unit": "token"},
+    "occlusion/remove": {"perturbation": "remove", "unit": "token"},
+    "kernel_shap": {"n_samples": 24, "unit": "token"},
     "deep_lift": {"baselines": "zero"},
     **{name: {} for name in (*ATTENTION, *COMPLETE, *OWN)},
 }  # fmt: skip

@@ -16,7 +16,7 @@ from expound.explainers.attributive_masking import AttributiveMasking
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.explainers.learned.rationale_extractor import RationaleExtractor
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.metrics import METRICS
@@ -31,7 +31,7 @@ QUICK = [
 ]
 FEWER = {"integrated_gradients": {"n_steps": 4}, "smooth_grad": {"n_samples": 3}, "gradient_shap": {"n_samples": 3}}
 FEWER |= {name: {"n_samples": 40} for name in ("lime", "kernel_shap")}
-FEWER["spex"] = {"granularity": "sentence"}
+FEWER["spex"] = {"unit": "sentence"}
 FEWER |= {name: {"beam": 2, "max_units": 12} for name, kind in METRICS.items() if issubclass(kind, Naopc)}
 
 
@@ -53,7 +53,7 @@ LEARNED = {
     "attention_to_source": lambda model: AttentionToSource(*heads(model)).double(),
     "hidden_state_probe": lambda model: HiddenStateProbe.for_model(model).double(),
     "rationale_extractor": lambda model: RationaleExtractor.for_model(model).double(),
-    "parameterised_attention": lambda model: ParameterisedAttention.for_model(model).double(),
+    "parameterized_attention": lambda model: ParameterizedAttention.for_model(model).double(),
     "interpretable_attention": lambda model: InterpretableAttention.for_model(model).double(),
     "attributive_masking": lambda model: AttributiveMasking.for_model(model).double(),
     "citation": lambda _: TrainedCitation(make_explainer("input_x_gradient"), "word", threshold=0.2),
@@ -88,7 +88,7 @@ class TestOtherNativeExplainers(NoSideEffectsContract):
 
 @dataclass(frozen=True)
 class Careless(Explainer):
-    """Leaves a hook behind, and looks at its neighbours."""
+    """Leaves a hook behind, and looks at its neighbors."""
 
     card: ClassVar = MethodCard(name="careless", family="control", signed=True, cost="F")
 

@@ -35,7 +35,7 @@ def test_its_own_tests_pass(plugin_installation):
 
 
 def test_an_explainer_a_metric_an_objective_and_its_recipe_are_four_short_files():
-    files = ("keep_one", "top_share", "confidence_penalty", "penalise_confidence")
+    files = ("keep_one", "top_share", "confidence_penalty", "penalize_confidence")
     sources = [(PACKAGE / "src" / "expound_example" / f"{name}.py").read_text(encoding="utf-8") for name in files]
     assert sum(len(source.splitlines()) for source in sources) <= 150
     # nothing deeper than expound.X is imported

@@ -29,26 +29,26 @@ def load_generated(task="sentiment", split="train", size=80):
 
 
 def pairs(count=96):
-    """Pairs whose class is the colour that the second text names."""
-    colours, things = ["red", "blue", "green"], ["door", "roof", "wall", "fence"]
+    """Pairs whose class is the color that the second text names."""
+    colors, things = ["red", "blue", "green"], ["door", "roof", "wall", "fence"]
     rows = {"text": [], "text_pair": [], "label": []}
     for i in range(count):
-        thing, colour = things[i // 3 % 4], i % 3
-        rows["text"].append(f"which colour is the {thing}")
-        rows["text_pair"].append(f"the house has a {thing} that is {colours[colour]}")
-        rows["label"].append(colour)
-    types = {"text": Value("string"), "text_pair": Value("string"), "label": ClassLabel(names=colours)}
+        thing, color = things[i // 3 % 4], i % 3
+        rows["text"].append(f"which color is the {thing}")
+        rows["text_pair"].append(f"the house has a {thing} that is {colors[color]}")
+        rows["label"].append(color)
+    types = {"text": Value("string"), "text_pair": Value("string"), "label": ClassLabel(names=colors)}
     return Dataset.from_dict(rows, features=Features(types))
 
 
 def answers(count=48):
     """Questions on a context; the answer follows the word that the question asks for, every fourth has no answer."""
     rows = {"text": [], "text_pair": [], "answer": []}
-    colours = ["red", "blue", "green", "grey"]
+    colors = ["red", "blue", "green", "grey"]
     for i in range(count):
-        things = [("door", colours[i % 4]), ("roof", colours[(i // 4 + i) % 4])]
+        things = [("door", colors[i % 4]), ("roof", colors[(i // 4 + i) % 4])]
         asked, answer = things[i % 2]
-        context = "the house has " + " and ".join(f"a {thing} {colour}" for thing, colour in things)
+        context = "the house has " + " and ".join(f"a {thing} {color}" for thing, color in things)
         start = context.index(f"{asked} {answer}") + len(asked) + 1
         rows["text"].append(f"what is the {'fence' if i % 4 == 3 else asked}")
         rows["text_pair"].append(context)

@@ -19,11 +19,11 @@ from steps_of_eight import prepare
 original_init = AcceleratorState.__init__
 SHARDS = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 MOMENTUM = {"optim_args": "momentum=0.5"}
-"""Gives the optimiser something to save."""
+"""Gives the optimizer something to save."""
 
 
 def init_sharded_state(state, *args, fsdp_plugin=None, **named):
-    """Initialise the accelerator's state as on GPUs."""
+    """Initialize the accelerator's state as on GPUs."""
     original_init(state, *args, fsdp_plugin=fsdp_plugin, **named)
     state.fsdp_plugin = fsdp_plugin or state.__dict__.get("fsdp_plugin")
     if state.fsdp_plugin is not None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from expound import ExpoundError
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Batch
 from expound.models.passes.last_layer import skip_unread_positions
 from expound.training.bilevel.inner_optimizers import make_inner_optimizer
@@ -41,7 +41,7 @@ class Scene:
         family, own = KINDS[kind]
         dropped = {} if family == "gpt2" else DROPOUT
         model = small(family, **({"initializer_range": 0.3} | dropped | own | changes))
-        self.student = Student(model, ParameterisedAttention.for_model(model, normaliser="softmax").double(), 5.0)
+        self.student = Student(model, ParameterizedAttention.for_model(model, normalizer="softmax").double(), 5.0)
         rows = [*PAIRS, PAIRS[0]] if kind == "span" else uneven(family, 4)
         self.inner, self.outer = (label_with_predictions(model, rows[half]) for half in (slice(2), slice(2, 4)))
         weights = torch.randn(self.inner.attended.shape, generator=torch.Generator().manual_seed(1)).double()
@@ -230,7 +230,7 @@ def test_clipping_is_torchs():
 def test_a_question_answering_student_keeps_every_position():
     model = small("bert", "QuestionAnswering", initializer_range=0.3)
     batch = replace(model.encode(PAIRS), labels=torch.tensor([[7, 8], [8, 9], [6, 7]]))
-    student = Student(model, ParameterisedAttention.for_model(model).double(), 5.0)
+    student = Student(model, ParameterizedAttention.for_model(model).double(), 5.0)
     taught = batch.attended / batch.attended.sum(1, keepdim=True).double()
     optimizer = OPTIMIZERS["sgd"](list(student.parameters()))
     pair = [

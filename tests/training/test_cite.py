@@ -47,7 +47,7 @@ def start(tmp_path_factory):
 
 
 def train(start, folder, recipe=None, **given):
-    recipe = recipe or RECIPES["cite"](**{"masks": 4} | given)
+    recipe = recipe or RECIPES["cite"](**{"n_samples": 4} | given)
     return recipe.train(start, rows("train", 12), rows("dev", 6), folder, arguments=STEPS)
 
 
@@ -61,7 +61,7 @@ def assert_coefficients_are_trained(folder):
 
 
 def test_stopped_and_resumed_is_unbroken_with_adapters_coefficients_and_kept_answers(start, tmp_path):
-    recipe = RECIPES["cite"](masks=4, lifetime=2, citation="attention_to_source", rank=2)
+    recipe = RECIPES["cite"](n_samples=4, lifetime=2, explainer="attention_to_source", lora_rank=2)
     whole = train(start, tmp_path / "whole", recipe)
     assert whole.steps == 6
     assert not train(
@@ -82,7 +82,7 @@ def test_stopped_and_resumed_is_unbroken_with_adapters_coefficients_and_kept_ans
 def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, capsys, monkeypatch):
     folder = str(tmp_path / "cite")
     data = ["--data", "generated?task=retrieval&size=12", "--device", "cpu", "--quiet"]
-    training = [*data, "--model", str(start), "--masks", "4", "--epochs", "1", "--batch-size", "4"]
+    training = [*data, "--model", str(start), "--n-samples", "4", "--epochs", "1", "--batch-size", "4"]
     assert (
         main(["train", "cite", *training, "--log-gradient-norms", "--set", "logging_steps=1", "--output-dir", folder])
         == 0
@@ -152,7 +152,7 @@ def test_falls_equal_those_of_removing_each_source_alone(start):
     bare = {name: value for name, value in row.items() if name not in ("kind", "evidence")}
     spans = [tuple(span) for span in citations.find_sentences(model.encode([bare]))[:, 0].tolist()]
     assert found.kind == row["kind"]
-    whole = expound.attribute(model, [bare], "occlusion?output=log_prob&granularity=source", spans, unit="source")[0]
+    whole = expound.attribute(model, [bare], "occlusion?output=log_prob&unit=source", spans, unit="source")[0]
     np.testing.assert_allclose(found.falls, whole.scores, rtol=1e-4, atol=1e-4)
 
 
@@ -167,7 +167,7 @@ def test_responses_end_where_the_model_ends_a_text(start):
 
 
 def test_words_of_a_classifier_are_cited_too(tmp_path):
-    recipe = RECIPES["cite"](masks=3, drift_weight=1.0)
+    recipe = RECIPES["cite"](n_samples=3, kl_weight=1.0)
     arguments = ARGUMENTS | {"num_train_epochs": 1}
     result = recipe.train(
         "tiny", load_generated(size=16), load_generated(split="dev", size=8), tmp_path, arguments=arguments

@@ -23,8 +23,8 @@ from runs import ARGUMENTS, bert, difference, load_generated, sentences, trainer
 from test_resume import make_interrupted_trainer
 
 
-def make_constraint(bound=0.01, guide="attention_rollout", **options):
-    return Constraint(ExplanationLoss(expound.explainer(guide)), bound, **options)
+def make_constraint(bound=0.01, explainer="attention_rollout", **options):
+    return Constraint(ExplanationLoss(expound.explainer(explainer)), bound, **options)
 
 
 def test_the_multiplier_is_what_torchs_rmsprop_makes_of_it_with_a_linear_schedule():

@@ -59,7 +59,7 @@ def test_the_rate_falls_every_two_epochs_and_coefficients_have_their_own(tmp_pat
             return super().training_step(*args, **kwargs)
 
     more = {"num_train_epochs": 5, "learning_rate": 1e-3, "weight_decay": 0.1} | UNJUDGED
-    ivra(tmp_path, trainer=Watched, arguments=more, gamma=0.5, lr_multiplier=30.0)
+    ivra(tmp_path, trainer=Watched, arguments=more, lr_decay=0.5, lr_multiplier=30.0)
     assert len(rates) == 10
     expected = [0.5 ** (step // 4) for step in range(10)]
     assert rates == [pytest.approx([1e-3 * factor, 3e-2 * factor]) for factor in expected]
@@ -68,7 +68,7 @@ def test_the_rate_falls_every_two_epochs_and_coefficients_have_their_own(tmp_pat
 def test_a_warm_up_comes_before_the_steps_and_a_schedule_in_their_place(tmp_path):
     def rates(name, **arguments):
         more = {"num_train_epochs": 5, "max_steps": 10} | UNJUDGED | arguments
-        history = ivra(tmp_path / name, "consistency", arguments=more, gamma=0.5).history
+        history = ivra(tmp_path / name, "consistency", arguments=more, lr_decay=0.5).history
         return [1e3 * entry["learning_rate"] for entry in history if "learning_rate" in entry]
 
     expected = [min(step / 3, 1.0) * 0.5 ** (step // 4) for step in range(10)]
@@ -121,7 +121,7 @@ def test_pairs_and_spans_are_trained_for_all_criteria(make, tmp_path):
 
 
 def test_the_student_learns_and_is_saved_beside_and_stays_out_of_the_model(student, tmp_path):
-    result = ivra(tmp_path, "simulatability", start=student, student=student, student_rate=0.1)
+    result = ivra(tmp_path, "simulatability", start=student, student=student, student_learning_rate=0.1)
     beside = load_file(tmp_path / LEARNED_FILE)
     before = load_file(f"{student}/model.safetensors")
     names = [name for name in beside if name.startswith("simulatability_companion.network.explained.model.")]
@@ -220,7 +220,7 @@ def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
         for weight in other.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     batch = other.encode([{"text": "a great film"}])
-    untrained = InterpretableAttention.for_model(other, **{"normaliser": single.normaliser, "mix": single.mix})
+    untrained = InterpretableAttention.for_model(other, **{"normalizer": single.normalizer, "mix": single.mix})
     found, usual = (each.explain(other, batch, special_tokens=True).scores for each in (single, untrained))
     torch.testing.assert_close(found.sum(1), torch.ones(1))
     assert not torch.allclose(found, usual)
@@ -228,7 +228,7 @@ def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
 
 def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
     """Model, coefficients, student and rates."""
-    options = {"start": student, "student": student, "gamma": 0.5, "lr_multiplier": 30.0}
+    options = {"start": student, "student": student, "lr_decay": 0.5, "lr_multiplier": 30.0}
     options |= {"arguments": {"learning_rate": 1e-3}}
     ivra(tmp_path / "whole", "simulatability,sufficiency", **options)
     stopped = ivra(

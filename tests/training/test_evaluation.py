@@ -68,7 +68,7 @@ def test_the_answer_is_the_best_span_inside_the_context_or_none():
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_labelled_positions_are_the_answers_characters(family):
+def test_labeled_positions_are_the_answers_characters(family):
     """Also under left padding."""
     model = ExplainedModel(families.tiny(family, "QuestionAnswering", num_labels=2), families.processor(family))
     data = answers(12)

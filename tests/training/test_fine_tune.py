@@ -266,7 +266,7 @@ def test_without_evaluations_a_recipe_runs_to_its_end_and_patience_is_refused(tm
         run(tmp_path / "other", early_stopping_patience=2, arguments=unjudged)
 
 
-def make_labelled_rows(feature, *labels):
+def make_labeled_rows(feature, *labels):
     """Return a row with a valid label and then one for each of these labels."""
     first = [0] if isinstance(feature, List) else 0
     types = Features({"text": Value("string"), "label": feature})
@@ -283,14 +283,14 @@ def make_labelled_rows(feature, *labels):
         ({"model": "tiny", "arguments": {"learning_ratio": 1}}, "unusable training arguments"),
         ({"model": families.tiny("bert", num_labels=2)}, "2 outputs, the data 3 classes"),
         (
-            {"model": families.tiny("bert", num_labels=2), "data": make_labelled_rows(Value("float32"), 0.5)},
+            {"model": families.tiny("bert", num_labels=2), "data": make_labeled_rows(Value("float32"), 0.5)},
             "2 outputs, a regr",
         ),
-        ({"data": make_labelled_rows(Value("float32"), None)}, "row 1 has no label"),
-        ({"data": make_labelled_rows(Value("float64"), float("nan"))}, "row 1 has no label"),
-        ({"data": make_labelled_rows(ClassLabel(names=["a", "b"]), -1)}, "row 1 has no label"),
+        ({"data": make_labeled_rows(Value("float32"), None)}, "row 1 has no label"),
+        ({"data": make_labeled_rows(Value("float64"), float("nan"))}, "row 1 has no label"),
+        ({"data": make_labeled_rows(ClassLabel(names=["a", "b"]), -1)}, "row 1 has no label"),
         (
-            {"data": make_labelled_rows(List(ClassLabel(names=["a", "b"])), [0, 1], [1])},
+            {"data": make_labeled_rows(List(ClassLabel(names=["a", "b"])), [0, 1], [1])},
             "List.*: expected one ClassLabel per row",
         ),
         ({"max_length": 4}, "max_length of at least 8"),

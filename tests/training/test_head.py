@@ -68,7 +68,7 @@ def test_a_step_moves_the_head_by_its_multiple_of_the_rate(tmp_path):
     from runs import sentences
 
     loop = trainer(tmp_path, model, sentences(), max_steps=1, learning_rate=1e-3, weight_decay=0.0, adam_epsilon=1e-12)
-    loop.options = RunOptions(head_rate=5.0)
+    loop.options = RunOptions(head_lr_multiplier=5.0)
     loop.train()
     moved = {name: (value - before[name]).abs().max().item() for name, value in model.model.state_dict().items()}
     assert moved["classifier.weight"] == pytest.approx(5e-3, rel=1e-2)
@@ -85,12 +85,12 @@ def run(folder, kind=ObjectiveTrainer, family="bert", **options):
 
 
 def test_the_record_of_a_run_has_the_rate_of_its_head(tmp_path):
-    run(tmp_path / "run", head_rate=10.0)
+    run(tmp_path / "run", head_lr_multiplier=10.0)
     run(tmp_path / "plain")
     assert difference(weights(tmp_path / "run"), weights(tmp_path / "plain")) > 0
     record = json.loads((tmp_path / "run" / "expound_run.json").read_text())
-    assert record["config"]["head_rate"] == 10.0
-    assert "head_rate" not in json.loads((tmp_path / "plain" / "expound_run.json").read_text())["config"]
+    assert record["config"]["head_lr_multiplier"] == 10.0
+    assert "head_lr_multiplier" not in json.loads((tmp_path / "plain" / "expound_run.json").read_text())["config"]
 
 
 def test_models_without_a_head_and_rates_of_nothing_are_refused():
@@ -104,7 +104,7 @@ def test_models_without_a_head_and_rates_of_nothing_are_refused():
 
 def test_the_recipe_has_the_papers_ratio():
     recipe = expound.recipe("regex", preset="paper")
-    assert recipe.head_rate * recipe.arguments["learning_rate"] == pytest.approx(1e-4)
+    assert recipe.head_lr_multiplier * recipe.arguments["learning_rate"] == pytest.approx(1e-4)
 
 
 @pytest.mark.parametrize("family", HEADS)
@@ -118,7 +118,7 @@ def test_the_heads_dropout_alone_is_another_one_and_comes_back(family):
     assert {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)} == places
 
 
-def test_explanation_regularisation_trains_without_dropout_in_the_head(tmp_path):
+def test_explanation_regularization_trains_without_dropout_in_the_head(tmp_path):
     seen = []
 
     class Watching(ObjectiveTrainer):

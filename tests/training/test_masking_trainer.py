@@ -39,7 +39,7 @@ from expound.training.masking.run import default_arguments, make_masking_argumen
 from expound.training.masking.trainer import MaskingTrainer
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
-METRIC = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
+METRIC = "aopc_comprehensiveness?fractions=0.2,0.5&perturbation=mask"
 WEIGHTS = MaskWeights(0.5, 0.2, 0.4)
 
 
@@ -317,7 +317,7 @@ def test_bad_input(tmp_path):
         train_masking(bert(), texts(4), texts(4), tmp_path)
     with pytest.raises(ExpoundError, match="fine-tuned already"):
         RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
-    with pytest.raises(ExpoundError, match="head_rate, head_dropout do not apply"):
+    with pytest.raises(ExpoundError, match="head_lr_multiplier, head_dropout do not apply"):
         RECIPES["aml"]().train(bert(), texts(4), texts(4, start=8), tmp_path, head_dropout=0.5)
     with pytest.raises(ExpoundError, match="unknown metric"):
         RECIPES["aml"]("aopc")

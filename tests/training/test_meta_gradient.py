@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 
 from expound import ExpoundError
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Capture
 from expound.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
 from small import shared, small, uneven
@@ -21,7 +21,7 @@ class Student(torch.nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model = model
-        self.explainer = ParameterisedAttention.for_model(model).double()
+        self.explainer = ParameterizedAttention.for_model(model).double()
 
     def forward(self, batch):
         outputs = self.model(batch, capture=CAPTURE)
@@ -31,14 +31,14 @@ class Student(torch.nn.Module):
 class Scene:
     """A teacher, a student, a batch to learn from and one to be judged on."""
 
-    def __init__(self, family, normaliser):
+    def __init__(self, family, normalizer):
         teacher = shared(family)
         self.student = Student(small(family, initializer_range=0.3))
         self.inner, self.outer = (teacher.encode(uneven(family, 4)[half]) for half in (slice(2), slice(2, 4)))
         self.weights = {
             name: weight for name, weight in self.student.named_parameters() if not name.startswith("explainer")
         }
-        self.explainer = ParameterisedAttention.for_model(teacher, normaliser=normaliser).double()
+        self.explainer = ParameterizedAttention.for_model(teacher, normalizer=normalizer).double()
         with torch.no_grad():
             self.explainer.coefficients.add_(torch.linspace(-0.1, 0.1, 8, dtype=torch.float64).view(2, 4))
             outputs = teacher(self.inner, capture=CAPTURE)
@@ -76,10 +76,10 @@ class Scene:
         return found
 
 
-@pytest.mark.parametrize("normaliser", ["sparsemax", "softmax", "none"])
+@pytest.mark.parametrize("normalizer", ["sparsemax", "softmax", "none"])
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_the_meta_gradient_equals_double_backward(family, normaliser):
-    scene = Scene(family, normaliser)
+def test_the_meta_gradient_equals_double_backward(family, normalizer):
+    scene = Scene(family, normalizer)
     loss = scene.compute_outer_loss(scene.step_weights(scene.explain_with_teacher(), True))
     (expected,) = torch.autograd.grad(loss, scene.explainer.coefficients)
     found = scene.forward_mode()

@@ -19,13 +19,13 @@ def train(folder, recipe):
         load_generated(split="dev", size=16),
         folder,
         arguments=arguments,
-        head_rate=5.0,
+        head_lr_multiplier=5.0,
     )
 
 
 def test_stopped_and_resumed_is_unbroken_with_a_rate_of_the_head_and_kept_explanations(tmp_path):
     """Step 5 lies in the second epoch: with a lifetime of two, the explanations come from the checkpoint."""
-    recipe = RECIPES["regex"]("decompx_linear", form="smart", share=1.0, lifetime=2)
+    recipe = RECIPES["regex"]("decompx_linear", form="smart", batch_fraction=1.0, lifetime=2)
     assert train(tmp_path / "whole", recipe).steps == 6
     stopped = train(tmp_path / "run", replace(recipe, trainer=make_interrupted_trainer(signal.SIGTERM, 5)))
     assert not stopped.finished

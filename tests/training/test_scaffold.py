@@ -19,7 +19,7 @@ import expound
 import families
 from expound import ExpoundError
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.metrics.simulatability import simulatability
 from expound.models import Capture, ExplainedModel
 from expound.models.loading.digest import digest_weights
@@ -118,11 +118,11 @@ def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
     else:
         expected = np.mean(predicted.argmax(-1) == np.array(own["label"][:]))
     assert result.metrics["simulatability"] == pytest.approx(expected, abs=1e-6)
-    found = ParameterisedAttention.from_pretrained(tmp_path / "run" / "teacher_explainer")
-    start = ParameterisedAttention.for_model(teacher)
+    found = ParameterizedAttention.from_pretrained(tmp_path / "run" / "teacher_explainer")
+    start = ParameterizedAttention.for_model(teacher)
     assert (found.coefficients - start.coefficients).abs().max() > 1e-3
     assert all(torch.equal(value, before[name]) for name, value in teacher.model.state_dict().items())
-    spec = f"parameterised_attention:{tmp_path / 'run' / 'teacher_explainer'}"
+    spec = f"parameterized_attention:{tmp_path / 'run' / 'teacher_explainer'}"
     assert expound.attribute(teacher, list(data.select(range(2))), spec)[0].scores.any()
 
 
@@ -135,7 +135,7 @@ def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(t
     still, fixed, moved = (weights(tmp_path / name) for name in ("still", "static", "moved"))
     assert difference(still, fixed) == 0.0
     assert difference(still, moved) > 1e-6
-    found = ParameterisedAttention.from_pretrained(tmp_path / "still" / "teacher_explainer")
+    found = ParameterizedAttention.from_pretrained(tmp_path / "still" / "teacher_explainer")
     assert torch.equal(found.coefficients, torch.full((2, 4), 1 / 8))
 
 
@@ -260,7 +260,7 @@ def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_pat
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
 @pytest.mark.parametrize("name", ["untrained", "untrained_last", "input_x_gradient", "attention_all"])
 def test_what_is_kept_is_what_the_explainer_says_of_another_batch(family, name):
-    """Other padding, other neighbours, padding on the left in decoders."""
+    """Other padding, other neighbors, padding on the left in decoders."""
     teacher = shared(family, dtype=torch.float32)
     data = pictures(6) if family == "vit" else sentences(6)
     method = make_static_explainer(name, teacher)
@@ -279,7 +279,7 @@ def test_what_is_kept_is_what_the_explainer_says_of_another_batch(family, name):
 def test_kept_head_logits_mix_to_what_the_explainer_says(family):
     teacher = shared(family, dtype=torch.float32)
     data = pictures(5) if family == "vit" else sentences(5)
-    explainer = ParameterisedAttention.for_model(teacher)
+    explainer = ParameterizedAttention.for_model(teacher)
     with torch.no_grad():
         explainer.coefficients.copy_(torch.randn(2, 4, generator=torch.Generator().manual_seed(0)))
     kept = teacher_outputs(teacher, data, lambda batch: _compute_head_logits(teacher, explainer, batch))
@@ -310,7 +310,7 @@ def test_static_integrated_gradients_have_ten_points_from_zero_unless_told_other
 
 
 def test_the_outer_optimizer_is_torchs_adamw_on_a_clipped_gradient():
-    explainer = ParameterisedAttention(2, 4)
+    explainer = ParameterizedAttention(2, 4)
     reference = torch.nn.Parameter(explainer.coefficients.detach().clone())
     optimizer = torch.optim.AdamW([reference], lr=0.02, weight_decay=0.0)
     teacher, generator = TeacherExplainer(explainer), torch.Generator().manual_seed(0)
@@ -371,7 +371,7 @@ def test_a_student_with_another_vocabulary_is_refused_unless_it_learns_no_explan
 def test_a_student_with_other_heads_and_layers_learns(tmp_path):
     small = config(num_hidden_layers=1, num_attention_heads=2)
     assert train_student(tmp_path / "run", Teaching(teacher_of()), model=small).finished
-    own = ParameterisedAttention.from_pretrained(tmp_path / "run" / "student_explainer")
+    own = ParameterizedAttention.from_pretrained(tmp_path / "run" / "student_explainer")
     assert (own.n_layers, own.n_heads) == (1, 2)
 
 
@@ -419,7 +419,7 @@ def test_the_loss_is_the_sum_of_the_answers_and_beta_times_the_explanations(tmp_
 def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_tokens, tmp_path):
     """Special tokens have a score in the student's explanation if they have one in the teacher's."""
     teacher = teacher_of()
-    method = InterpretableAttention.for_model(teacher, normaliser="softmax", special_tokens=special_tokens)
+    method = InterpretableAttention.for_model(teacher, normalizer="softmax", special_tokens=special_tokens)
     method.save_pretrained(tmp_path)
     data = label_by_teacher(teacher, sentences(4))
     scaffolding = Teaching(teacher, f"interpretable_attention:{tmp_path}").make_objectives(data)[1].prepare_for(teacher)
@@ -453,7 +453,7 @@ def test_patience_counts_evaluations_beyond_it(tmp_path):
 def test_a_retrained_student_learns_from_the_explainer_held_still(tmp_path):
     train_student(tmp_path / "run", Teaching(teacher_of(), rate=0.1, retrain=True))
     learned = tmp_path / "run-learned" / "teacher_explainer"
-    train_student(tmp_path / "by-hand", Teaching(teacher_of(), f"parameterised_attention:{learned}"))
+    train_student(tmp_path / "by-hand", Teaching(teacher_of(), f"parameterized_attention:{learned}"))
     assert difference(weights(tmp_path / "run"), weights(tmp_path / "by-hand")) == 0.0
     assert difference(weights(tmp_path / "run"), weights(tmp_path / "run-learned")) > 1e-6
 
@@ -462,10 +462,10 @@ def test_a_student_may_explain_itself_as_ivra_does(tmp_path):
     taught = Teaching(teacher_of(), "untrained", weight=1.0, student_explainer="interpretable_attention")
     result = train_student(tmp_path / "run", taught)
     own = InterpretableAttention.from_pretrained(tmp_path / "run" / "student_explainer")
-    assert (own.normaliser, own.mix) == ("sparsemax", "literal")
+    assert (own.normalizer, own.mix) == ("sparsemax", "literal")
     assert not torch.equal(own.head_coefficients, torch.ones_like(own.head_coefficients))
     assert result.finished
-    with pytest.raises(ExpoundError, match="parameterised_attention"):
+    with pytest.raises(ExpoundError, match="parameterized_attention"):
         train_student(tmp_path / "learned", replace(taught, explainer="learned"))
 
 
@@ -543,9 +543,9 @@ def test_gradient_checkpointing_is_refused(tmp_path):
 def test_an_explainer_that_was_trained_anew_in_its_folder_is_another_one(tmp_path):
     teacher, found = teacher_of(), []
     for value in (1.0, 1.0, 2.0):
-        saved = ParameterisedAttention.for_model(teacher)
+        saved = ParameterizedAttention.for_model(teacher)
         torch.nn.init.constant_(saved.coefficients[0], value)
         saved.save_pretrained(tmp_path)
         data = label_by_teacher(teacher, sentences(4))
-        found.append(Teaching(teacher, f"parameterised_attention:{tmp_path}").make_objectives(data)[1].params)
+        found.append(Teaching(teacher, f"parameterized_attention:{tmp_path}").make_objectives(data)[1].params)
     assert found[0] == found[1] != found[2]

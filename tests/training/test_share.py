@@ -27,7 +27,7 @@ from runs import bert
 class Looking(Objective):
     """A term that keeps the steps it is called with."""
 
-    share: float = 1.0
+    batch_fraction: float = 1.0
     weight: float = 1.0
     seen: list = field(default_factory=list)
     name: ClassVar[str] = "looking"
@@ -94,8 +94,8 @@ def test_terms_with_one_share_see_the_same_examples_and_the_main_pass_stays_plai
     model = bert()
     batch = batch_of(model)
     plain = TrainingModule(model, [CrossEntropy()])(batch, StepContext())
-    terms = [CrossEntropy(), GradientPenalty(share=0.5), VirtualAdversarialLoss(share=0.5)]
-    terms += [ExplanationGuidedLoss(expound.explainer("decompx_linear"), share=0.5)]
+    terms = [CrossEntropy(), GradientPenalty(batch_fraction=0.5), VirtualAdversarialLoss(batch_fraction=0.5)]
+    terms += [ExplanationGuidedLoss(expound.explainer("decompx_linear"), batch_fraction=0.5)]
     module = TrainingModule(model, terms)
     found = module(batch, StepContext())
     assert torch.equal(found["logits"], plain["logits"])

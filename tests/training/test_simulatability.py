@@ -32,14 +32,14 @@ COEFFICIENTS = ["query_features", "key_features", "head_coefficients", "layer_co
 
 
 def scene(
-    family="bert", head="SequenceClassification", normaliser="sparsemax", student=None, optimizer="sgd", **options
+    family="bert", head="SequenceClassification", normalizer="sparsemax", student=None, optimizer="sgd", **options
 ):
     """A model, its coefficients, and the criterion with a student of other weights."""
     quiet = QUIET if family == "bert" else {}
     torch.manual_seed(3)
     model = small(family, head, **quiet, initializer_range=0.3)
     pupil = SimulatingStudent(student or small(family, head, **quiet, initializer_range=0.2), optimizer=optimizer)
-    single = InterpretableAttention.for_model(model, normaliser=normaliser).double()
+    single = InterpretableAttention.for_model(model, normalizer=normalizer).double()
     with torch.no_grad():
         for value in single.state_dict().values():
             value.mul_(1 + 0.3 * torch.randn_like(value))
@@ -47,7 +47,7 @@ def scene(
     return model, Simulatability(single, student=pupil, **({"rate": 0.5} | options))
 
 
-def make_labelled_batch(model, texts=None):
+def make_labeled_batch(model, texts=None):
     texts = families.SENTENCES[:4] if texts is None else texts
     if model.task.name == "span":
         batch = model.encode(PAIRS[:2] * 2)
@@ -88,7 +88,7 @@ def divergence_by_hand(explained, own, batch):
 
 def classroom(model, objective):
     """A training step, its explanations, and the halves of its batch with the model's answers."""
-    batch = make_labelled_batch(model)
+    batch = make_labeled_batch(model)
     model.train()
     objective.student.train()
     step = step_of(model, batch, objective)
@@ -149,8 +149,8 @@ def test_a_student_never_learns_from_held_out_examples(share):
 def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(special_tokens):
     model = small("bert", **QUIET, initializer_range=0.3)
     pupil = SimulatingStudent(model, 3.0, special_tokens=special_tokens).double()
-    batch = make_labelled_batch(model)
-    explained = InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=special_tokens).double()
+    batch = make_labeled_batch(model)
+    explained = InterpretableAttention.for_model(model, normalizer="softmax", special_tokens=special_tokens).double()
     same, other = explained.explain(model, batch, special_tokens=True).scores, pupil.network.explanation(batch)
     torch.testing.assert_close(same.detach(), other.detach(), rtol=1e-10, atol=1e-12)
     beside = pupil.network.loss(batch, same.detach()) - pupil.network.simulation(batch)
@@ -188,8 +188,8 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
 @pytest.mark.parametrize("divergent", [False, True])
 def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
     """At the lesson's explanations, through the student's second step; at the exam's where the loss has them."""
-    model, objective = scene(normaliser="softmax", max_norm=1e6, outer_divergence=divergent)
-    batch = make_labelled_batch(model)
+    model, objective = scene(normalizer="softmax", max_norm=1e6, outer_divergence=divergent)
+    batch = make_labeled_batch(model)
     step = step_of(model, batch, objective)
     explained = objective.explain_prediction(step).detach().requires_grad_()
     said = replace(batch, labels=step.outputs.logits.argmax(-1))
@@ -219,9 +219,9 @@ def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
 @pytest.mark.parametrize("norm", ["sparsemax", "softmax"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_coefficient_and_the_model_get_a_gradient(family, norm):
-    model, objective = scene(family, normaliser=norm)
+    model, objective = scene(family, normalizer=norm)
     module = TrainingModule(model, [objective]).train()
-    module(make_labelled_batch(model), StepContext())["terms"].sum().backward()
+    module(make_labeled_batch(model), StepContext())["terms"].sum().backward()
     for name in COEFFICIENTS:
         slope = getattr(objective.explainer, name).grad
         assert slope.isfinite().all()
@@ -237,13 +237,13 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, norm):
 def test_spans_are_simulated_too():
     model, objective = scene(head="QuestionAnswering")
     module = TrainingModule(model, [objective]).train()
-    module(make_labelled_batch(model), StepContext())["terms"].sum().backward()
+    module(make_labeled_batch(model), StepContext())["terms"].sum().backward()
     assert objective.explainer.layer_coefficients.grad.any()
 
 
 def test_in_evaluation_it_is_the_students_loss_at_the_models_answers():
     model, objective = scene()
-    batch = make_labelled_batch(model)
+    batch = make_labeled_batch(model)
     model.eval()
     objective.student.train()
     with torch.no_grad():
@@ -259,18 +259,18 @@ def test_all_four_criteria_train_one_explainer_together():
     every = [CrossEntropy(), simulated, ComprehensivenessLoss(single), SufficiencyLoss(single), ConsistencyLoss(single)]
     module = TrainingModule(model, every).train()
     assert list(module.learned) == ["simulatability", "simulatability_companion"]
-    module(make_labelled_batch(model), StepContext())["terms"].sum().backward()
+    module(make_labeled_batch(model), StepContext())["terms"].sum().backward()
     assert all(getattr(single, name).grad.any() for name in COEFFICIENTS)
 
 
 @pytest.mark.parametrize("texts", [["a film"], ["a", "a", "dull"]])
 def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
     model, _ = scene()
-    level = InterpretableAttention.for_model(model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
+    level = InterpretableAttention.for_model(model, normalizer="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
     objective = Simulatability(level, student=SimulatingStudent(small("bert", **QUIET)))
     before = copy.deepcopy(objective.student.state_dict())
     module = TrainingModule(model, [objective]).train()
-    term = module(make_labelled_batch(model, texts), StepContext())["terms"]
+    term = module(make_labeled_batch(model, texts), StepContext())["terms"]
     assert term.isfinite().all()
     term.sum().backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
@@ -288,7 +288,7 @@ def test_bad_input_to_simulatability_is_refused():
         with pytest.raises(ExpoundError, match=message):
             replace(objective, **change)
     with pytest.raises(ExpoundError, match="in one process"):
-        objective(step_of(model, make_labelled_batch(model), objective, StepContext(rank=1)))
+        objective(step_of(model, make_labeled_batch(model), objective, StepContext(rank=1)))
     several = small("bert", problem_type="multi_label_classification")
     batch = several.encode([{"text": "a film", "label": [1.0, 0.0, 0.0]}, {"text": "dull", "label": [1.0, 0.0, 1.0]}])
     single = InterpretableAttention.for_model(several).double()

@@ -23,7 +23,7 @@ STEPS, RATE = 5, 0.05
 PARAMS = {
     "explanation": {"explainer": "attention_last", "weight": 2.0},
     "attribution_entropy": {"explainer": "input_x_gradient", "weight": 0.3},
-    "ablation_fidelity": {"granularity": "token"},
+    "ablation_fidelity": {"unit": "token"},
     "comprehensiveness": {"explainer": "interpretable_attention?untrained"},
 }
 

@@ -15,7 +15,7 @@ from expound.testing import (
 )
 from expound_example.confidence_penalty import ConfidencePenalty
 from expound_example.keep_one import KeepOne
-from expound_example.penalise_confidence import penalise_confidence
+from expound_example.penalize_confidence import penalize_confidence
 from expound_example.starred import Starred
 
 
@@ -50,13 +50,13 @@ class TestConfidencePenalty(ObjectiveContract):
         return expound.objective("confidence_penalty")
 
 
-class TestPenaliseConfidence(RecipeContract):
+class TestPenalizeConfidence(RecipeContract):
     @pytest.fixture
     def factory(self):
-        return penalise_confidence
+        return penalize_confidence
 
     def test_it_is_found_by_its_id(self):
-        penalty = expound.recipe("penalise_confidence", weight=0.3).objectives[1]
+        penalty = expound.recipe("penalize_confidence", weight=0.3).objectives[1]
         assert penalty == ConfidencePenalty(0.3)
 
 

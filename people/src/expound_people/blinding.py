@@ -42,7 +42,7 @@ def blind_explanations(
 ) -> list[BlindExplanation]:
     """Return the explanations of example `number` under letters, in random order.
 
-    `show` is the rule from scores to colours, the same for all methods, see `SCORE_RULES`.
+    `show` is the rule from scores to colors, the same for all methods, see `SCORE_RULES`.
     """
     names = sorted(explanations)
     # The order depends only on seed, annotator and example, so that it is the same when the annotator comes back.

@@ -41,7 +41,7 @@ def add_changed_versions(
     if model.task.name != "classification" or model.modality != "text":
         raise ExpoundError(f"a changed example needs a classifier of texts, not {model.task.name} of {model.modality}")
     # Words are drawn at random, without looking at any explanation: a rule that uses the scores of one method would
-    # favour it. Each version has a seed of its own, so that `tries` does not change the versions before.
+    # favor it. Each version has a seed of its own, so that `tries` does not change the versions before.
     drafts: list[ChangedTexts] = []
     for number in range(len(items)):
         drafts += [_draw_version(items, number, rule, [seed, number, tried]) for tried in range(rule.tries)]

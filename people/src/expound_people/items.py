@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from expound.data.granularity import Granularity
 from expound.data.readers.marked import MarkedExample
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.evaluation.compare.comparison import Comparison
 from expound.explainers import attribute
@@ -84,7 +84,7 @@ def explain_items(
 
     Answers of a generating model are explained by the sources if every row has some, else by sentences of the prompt.
     """
-    unit: Granularity | None = None
+    unit: UnitName | None = None
     default = DEFAULT_METHODS
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(rows))

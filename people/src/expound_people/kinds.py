@@ -92,7 +92,7 @@ class HighlightStudy(StudyKind):
     title = "Mark evidence"
 
     def parse_form(self, form: Mapping[str, Sequence[str]], task: AnnotationTask, phase: str) -> dict[str, Any]:
-        """Return the `marks`, (side, start, end) in characters; neighbouring units are merged."""
+        """Return the `marks`, (side, start, end) in characters; neighboring units are merged."""
         units = task.units
         chosen = set(form.get("unit", ()))
         if not chosen <= {str(number) for number in range(len(units))}:

@@ -72,7 +72,7 @@ def to_results_json(session: Session, project: Project) -> bytes:
         "f1": findings.f1,
         "trueskill": [row._asdict() for row in findings.ratings],
         "bradley_terry": [row._asdict() for row in findings.strengths],
-        "simulation": [row._asdict() | {"normalised_gain": row.normalised_gain} for row in findings.gains],
+        "simulation": [row._asdict() | {"normalized_gain": row.normalized_gain} for row in findings.gains],
         "plausibility": [row._asdict() for row in findings.plausibility],
         "mixed_model": mixed_model,
     }
@@ -173,7 +173,7 @@ def _describe_task(project: Project, plan: Protocol | None) -> list[str]:
         if screen < len(methods) and project.kind == "rank":
             blocks = " in balanced incomplete blocks"
         text += f" Explanations were made by {', '.join(methods)}{blocks}."
-        text += f" All showed {scores.get(main.show, 'scores of both signs')} in the same colours."
+        text += f" All showed {scores.get(main.show, 'scores of both signs')} in the same colors."
     return [text, *_describe_changes(project, plan)]
 
 
@@ -219,7 +219,7 @@ def _describe_analysis(project: Project, findings: Findings) -> list[str]:
     if KINDS[project.kind].is_simulation:
         return [
             "The gain is the share of right guesses with an explanation less that without, with 95 % intervals "
-            "bootstrapped over examples; normalised, it is divided by the largest possible gain. Second guesses "
+            "bootstrapped over examples; normalized, it is divided by the largest possible gain. Second guesses "
             f"agreed with Krippendorff's α = {alpha} (nominal)."
         ]
     return [

@@ -55,7 +55,7 @@ def compare(
     template: options.Template = None,
     labels: options.Labels = None,
     allow_nan: options.AllowNan = False,
-    incomplete: options.Incomplete = False,
+    allow_incomplete_weights: options.Incomplete = False,
     task: options.Task = None,
     unit: options.Unit = None,
     stride: options.Stride = None,
@@ -92,7 +92,7 @@ def compare(
     check(
         models=[model, *others], data=data, methods=methods, metrics=metrics, preset=preset, device=device, dtype=dtype
     )
-    load_options = options.prompt_options(template, labels) | {"incomplete": incomplete}
+    load_options = options.prompt_options(template, labels) | {"allow_incomplete_weights": allow_incomplete_weights}
     if task is not None:
         load_options["task"] = task
     import expound

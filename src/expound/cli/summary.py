@@ -1,4 +1,4 @@
-"""`expound summary`: tables that summarise an explained corpus."""
+"""`expound summary`: tables that summarize an explained corpus."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def summary(
     ] = None,
     clusters: Annotated[int, typer.Option(min=1, help="Number of groups of explanations.")] = 8,
     top: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 10,
-    least: Annotated[int, typer.Option(min=2, help="Minimum number of examples that contain a word.")] = 5,
+    min_count: Annotated[int, typer.Option(min=2, help="Minimum number of examples that contain a word.")] = 5,
     seed: options.Seed = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Summarise an explained corpus: important words, groups of explanations, disagreement with rationales, changes.
+    """Summarize an explained corpus: important words, groups of explanations, disagreement with rationales, changes.
 
     Example: expound summary explained --against explained-last-month
     """
-    from expound.evaluation.corpus.summary import summarise
+    from expound.evaluation.corpus.summary import summarize
 
-    corpus = summarise(folder, against, clusters=clusters, top=top, least=least, seed=seed)
+    corpus = summarize(folder, against, clusters=clusters, top=top, min_count=min_count, seed=seed)
     if json:
         import json as library
 
@@ -67,7 +67,7 @@ def _list_tables(corpus: CorpusSummary, top: int) -> Iterator[tuple[str, Table |
     missing = sorted(set(corpus.labels) - set(corpus.words["label"]))
     if missing:
         names = ", ".join(missing)
-        yield f"No word is surely above an average word for {names}: explain more texts or lower --least.", None
+        yield f"No word is surely above an average word for {names}: explain more texts or lower --min-count.", None
     yield "Groups of explanations", tables.make_cluster_table(corpus, LONGEST)
     if corpus.judged:
         title = f"Explanation and rationale disagree most (AUC; mean {corpus.agreement:.3f} over {corpus.judged})"

@@ -22,7 +22,7 @@ from tokenizers import Encoding
 
 from expound.errors import ExpoundError, check_choice
 
-How = Literal["sum", "max", "mean"]
+Pooling = Literal["sum", "max", "mean"]
 TokenSpan = tuple[int, int, int]
 
 NO_WORD = -1
@@ -146,24 +146,24 @@ def word_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 
     return [word.side == side and any(marked[word.start : word.end]) for word in alignment.words]
 
 
-def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, how: How = "sum") -> NDArray[np.float64]:
+def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, pooling: Pooling = "sum") -> NDArray[np.float64]:
     """Pool token scores [L] to word scores [n_words]. A word without tokens gets 0; tokens without a word are ignored.
 
     Raises ExpoundError for an unknown way of pooling, and if the numbers of scores and tokens differ.
     """
-    check_choice("pooling", how, get_args(How))
+    check_choice("pooling", pooling, get_args(Pooling))
     values, index = np.asarray(scores, dtype=np.float64), np.asarray(word_of, dtype=np.int64)
     if values.shape != index.shape:
         raise ExpoundError(f"expected a score for each of {len(index)} tokens, got scores of shape {values.shape}")
     values, index = values[index != NO_WORD], index[index != NO_WORD]
-    if how == "max":
+    if pooling == "max":
         pooled = np.full(n_words, -np.inf)
         np.maximum.at(pooled, index, values)
         pooled[np.bincount(index, minlength=n_words) == 0] = 0.0
         return pooled
     pooled = np.zeros(n_words)
     np.add.at(pooled, index, values)
-    if how == "mean":
+    if pooling == "mean":
         pooled /= np.maximum(np.bincount(index, minlength=n_words), 1)
     return pooled
 

@@ -29,10 +29,10 @@ METRIC_TERMS = {
     "`--target` names another one (for a regression, the value itself).",
     "tokens": "The top is a share of the text's tokens, those with the highest scores (signed scores by value). The "
     "number is rounded up; special tokens are not counted and always stay.",
-    "removed": "Removed tokens are deleted, and the rest closes up (`how`).",
-    "units": "Units are words unless `level` names another unit; a unit's score is the sum of its tokens' scores, and "
+    "removed": "Removed tokens are deleted, and the rest closes up (`perturbation`).",
+    "units": "Units are words unless `unit` names another unit; a unit's score is the sum of its tokens' scores, and "
     "special tokens always stay.",
-    "masked": "Every token of a removed unit is replaced by the mask token (`how`).",
+    "masked": "Every token of a removed unit is replaced by the mask token (`perturbation`).",
     "control": "No threshold holds for every model: compare with `random` on the same texts.",
 }
 """Sentences that several metrics share; their cards refer to them as {name}."""

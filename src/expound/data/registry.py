@@ -1,4 +1,4 @@
-"""Registries of parts by id, and specs: an id with parameters, as `aopc_comprehensiveness?budgets=0.1,0.2&how=mask`."""
+"""Registries of parts by id, and specs: an id with parameters, as `log_odds?fraction=0.1&perturbation=mask`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def split_ids(names: str) -> list[str]:
     specs: list[str] = []
     for piece in names.split(","):
         part = piece.strip()
-        # `a?budgets=0.1,0.2,b` is two specs: values of lists are numbers, ids begin with a letter
+        # `a?fractions=0.1,0.2,b` is two specs: values of lists are numbers, ids begin with a letter
         if specs and "?" in specs[-1] and not part[:1].isalpha():
             specs[-1] += f",{part}"
         elif part:

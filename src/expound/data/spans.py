@@ -17,8 +17,8 @@ def find_words(text: str) -> list[Span]:
 
 
 def locate_words(words: Sequence[str], text: str) -> list[Span] | None:
-    """Return the span of each word of a tokenised copy in the raw text; None if more than white space differs."""
-    # compared without white space, since tokenised copies differ from the raw text in it
+    """Return the span of each word of a tokenized copy in the raw text; None if more than white space differs."""
+    # compared without white space, since tokenized copies differ from the raw text in it
     letters = [i for i, character in enumerate(text) if not character.isspace()]
     if "".join(words) != "".join(text[i] for i in letters) or not all(words):
         return None
@@ -44,7 +44,7 @@ def vote_on_words(spans: Sequence[Span], people: Sequence[Sequence[bool]], share
 
 
 def merge_marked_words(spans: Sequence[Span], marks: Sequence[bool]) -> list[list[int]]:
-    """Return the rationale of marked words; neighbouring marked words become one span."""
+    """Return the rationale of marked words; neighboring marked words become one span."""
     rationale, was_marked = list[list[int]](), False
     for (start, end), is_marked in zip(spans, marks, strict=True):
         if is_marked and was_marked:

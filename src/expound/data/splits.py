@@ -11,7 +11,7 @@ ALIASES = {"validation": "dev", "val": "dev", "valid": "dev"}
 DIVIDED = ("train", "dev", "test", "all")
 
 
-def normalise_split_name(split: str) -> str:
+def normalize_split_name(split: str) -> str:
     """Return `dev` for validation, val and valid, and every other name unchanged."""
     return ALIASES.get(split, split)
 
@@ -22,10 +22,10 @@ def find_split(split: str, available: Iterable[str]) -> str:
     Raises:
         ExpoundError: the split is not available; the message lists those that are.
     """
-    names = {normalise_split_name(name): name for name in available}
-    if normalise_split_name(split) not in names:
+    names = {normalize_split_name(name): name for name in available}
+    if normalize_split_name(split) not in names:
         raise unknown("split", split, names)
-    return names[normalise_split_name(split)]
+    return names[normalize_split_name(split)]
 
 
 def assign_split(key: str, seed: int) -> str:

@@ -11,7 +11,7 @@ from expound.errors import ExpoundError
 def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
     """Return for every token of `target` the tokens of `source` that share a character with it, in order.
 
-    A token without a shared character (white space, a dropped accent) gets the tokens of its nearest neighbours on both
+    A token without a shared character (white space, a dropped accent) gets the tokens of its nearest neighbors on both
     sides. Special tokens, and tokens of text that was truncated in `source`, are left out. Equal tokenizations map each
     token to itself.
 
@@ -22,7 +22,7 @@ def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
         raise ExpoundError("token scores can only move between tokenizations of the same text")
     mapping: list[list[int]] = [[] for _ in target.spans]
     if (source.tokens, source.spans) == (target.tokens, target.spans):
-        # without this, tokens of white space would get their neighbours instead of themselves
+        # without this, tokens of white space would get their neighbors instead of themselves
         for index, span in enumerate(target.spans):
             if span is not None:
                 mapping[index] = [index]
@@ -34,7 +34,7 @@ def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
         end = None
         if source.truncated:
             end = max((span[2] for span in source_spans), default=0)
-        filled = _fill_from_neighbours(overlaps, end, target_spans)
+        filled = _fill_from_neighbors(overlaps, end, target_spans)
         positions = list(source_tokens)
         for position, indices in zip(target_tokens, filled, strict=True):
             mapping[position] = [positions[index] for index in indices]
@@ -61,7 +61,7 @@ def _find_overlaps(source: Sequence[TokenSpan], target: Sequence[TokenSpan]) -> 
         yield indices
 
 
-def _fill_from_neighbours(rows: list[list[int]], end: int | None, spans: Sequence[TokenSpan]) -> list[list[int]]:
+def _fill_from_neighbors(rows: list[list[int]], end: int | None, spans: Sequence[TokenSpan]) -> list[list[int]]:
     """Replace empty rows by the nearest rows before and after, unless their spans begin at `end` or later."""
     after: list[list[int]] = []
     nearest: list[int] = []

@@ -38,7 +38,7 @@ from .gradients.smooth_grad import SmoothGrad as SmoothGrad
 from .learned.attention_to_source import AttentionToSource as AttentionToSource
 from .learned.hidden_state_probe import HiddenStateProbe as HiddenStateProbe
 from .learned.interpretable_attention import InterpretableAttention as InterpretableAttention
-from .learned.parameterised_attention import ParameterisedAttention as ParameterisedAttention
+from .learned.parameterized_attention import ParameterizedAttention as ParameterizedAttention
 from .learned.rationale_extractor import RationaleExtractor as RationaleExtractor
 from .learned.trained_citation import TrainedCitation as TrainedCitation
 from .llm_ranking import LlmRanking as LlmRanking

@@ -81,7 +81,7 @@ def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, num
 
 def require_token_scores(method: Explainer) -> None:
     """Raise ExpoundError for a method that scores only units of the prompt."""
-    if method.card.family not in TOKEN_FAMILIES or {"granularity", "unit"} & method.params.keys():
+    if method.card.family not in TOKEN_FAMILIES or "unit" in method.params:
         raise ExpoundError(
             f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
         )

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from expound.data.alignment import pool
-from expound.data.granularity import Granularity
 from expound.data.readers.columns import ColumnOptions
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.assumptions import require_assumptions, require_finite, require_token_scores
 from expound.explainers.base import Explainer, TokenScores
@@ -58,7 +58,7 @@ def attribute(
     method: str | Explainer | list[Any] | None = None,
     target: Any = "predicted",
     *,
-    unit: Granularity | None = None,
+    unit: UnitName | None = None,
     batch_size: int | None = None,
     show_progress: bool | None = None,
     allow_nan: bool = False,
@@ -157,7 +157,7 @@ def _collect(
 
 
 def _explain_batches(
-    model: ExplainedModel, examples: Sequence[Any], method: Explainer, target: Any, unit: Granularity,
+    model: ExplainedModel, examples: Sequence[Any], method: Explainer, target: Any, unit: UnitName,
     batch_size: int | None, attribute_target: bool,
 ) -> Iterator[list[Explanation]]:  # fmt: skip
     """Yield the explanations of each batch: one target per example, or several of a response."""
@@ -245,7 +245,7 @@ def describe_batch(
 
 
 def _explain_response(
-    model: GeneratingModel, example: Any, index: int, method: Explainer, target: Any, unit: Granularity,
+    model: GeneratingModel, example: Any, index: int, method: Explainer, target: Any, unit: UnitName,
     attribute_target: bool,
 ) -> Explanation:  # fmt: skip
     """Explain spans of the response of one example, or the response rather than its foil.
@@ -281,7 +281,7 @@ def _explain_response(
 
 
 def _explain_spans(
-    model: GeneratingModel, row: Mapping[str, Any], index: int, method: Explainer, target: Any, unit: Granularity,
+    model: GeneratingModel, row: Mapping[str, Any], index: int, method: Explainer, target: Any, unit: UnitName,
     attribute_target: bool,
 ) -> Explanation:  # fmt: skip
     """Explain spans of the response of one example."""

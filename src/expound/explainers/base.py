@@ -133,7 +133,7 @@ class Explainer(ABC):
     ) -> TokenScores:
         """Return the scores, finite or not, with all that the method computes beside them.
 
-        `special_tokens` keeps the scores of special tokens, which are zero otherwise: explanation regularisation treats
+        `special_tokens` keeps the scores of special tokens, which are zero otherwise: explanation regularization treats
         them as part of the input. Scores of padding are then arbitrary. See `attribute` for the other arguments.
 
         Raises:

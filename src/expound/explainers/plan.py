@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.explainers.assumptions import require_removal, require_token_scores
 from expound.explainers.backward_rules.rules import BackwardRules
 from expound.explainers.base import Explainer, SinglePass
@@ -46,7 +46,7 @@ class Plan:
         rows: number of explained spans.
         forward: forward passes.
         backward: backward passes.
-        way: how the passes are organised, in words.
+        way: how the passes are organized, in words.
         cost: approximate cost in forward passes of this length.
     """
 
@@ -80,7 +80,7 @@ class Plan:
 
 
 def plan_work(
-    model: ExplainedModel, row: Any, method: str | Explainer, target: Any, unit: Granularity | None,
+    model: ExplainedModel, row: Any, method: str | Explainer, target: Any, unit: UnitName | None,
     max_new_tokens: int, *, attribute_target: bool = False,
 ) -> Plan:  # fmt: skip
     """Return the cost of explaining an example, without running the model.
@@ -108,7 +108,7 @@ def plan_work(
     # Methods that remove input have a cost per unit, others per token.
     length = units if is_removal_method(type(method)) else int(batch.content.sum())
     passes = method.passes(length)
-    forward, backward, way = _organise_passes(method, passes, rows, units, targets_per_pass, by_units=by_units)
+    forward, backward, way = _organize_passes(method, passes, rows, units, targets_per_pass, by_units=by_units)
     repeats = (forward + backward) / max(sum(passes), 1)
     # One more forward pass reads the answer's own probability.
     cost = method.cost(length) * repeats + 1
@@ -125,7 +125,7 @@ def describe_requests(plans: Sequence[Plan], responses: int = 0) -> str:
 
 
 def forecast_requests(
-    model: ExplainedModel, examples: Iterable[Any], methods: Sequence[tuple[Explainer, Granularity]], target: Any
+    model: ExplainedModel, examples: Iterable[Any], methods: Sequence[tuple[Explainer, UnitName]], target: Any
 ) -> str:
     """Return how many requests and tokens it takes to explain examples by methods, with the units of their scores."""
     plans, responses = list[Plan](), 0
@@ -166,10 +166,10 @@ def add_placeholder_response(model: ExplainedModel, row: Any, max_new_tokens: in
     return {"response": [model.pad_id] * max_new_tokens} | prompt_to_row(row)
 
 
-def _organise_passes(
+def _organize_passes(
     method: Explainer, passes: tuple[float, float], rows: int, units: int, targets_per_pass: int, *, by_units: bool
 ) -> tuple[float, float, str]:
-    """Return the forward and backward passes for all rows, given those for one, and how they are organised."""
+    """Return the forward and backward passes for all rows, given those for one, and how they are organized."""
     forward, backward = passes
     if by_units:
         return ceil(backward * (1 + PASSES_PER_PART * units)), 0, "derivatives forward from the units"

@@ -13,7 +13,7 @@ from expound.errors import ExpoundError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from expound.data.granularity import Granularity
+    from expound.data.unit_names import UnitName
     from expound.explainers.base import Explainer
     from expound.models import ExplainedModel
     from expound.reports.explanations import Explanation
@@ -58,7 +58,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "attention_to_source": "learned.attention_to_source:AttentionToSource",
         "hidden_state_probe": "learned.hidden_state_probe:HiddenStateProbe",
         "citation": "learned.trained_citation:TrainedCitation",
-        "parameterised_attention": "learned.parameterised_attention:ParameterisedAttention",
+        "parameterized_attention": "learned.parameterized_attention:ParameterizedAttention",
         "rationale_extractor": "learned.rationale_extractor:RationaleExtractor",
         "interpretable_attention": "learned.interpretable_attention:InterpretableAttention",
         "attributive_masking": "attributive_masking.explainer:AttributiveMasking",
@@ -120,8 +120,8 @@ def add_seed(spec: str, seed: int) -> str:
 
 
 def resolve_unit(
-    method: str | Explainer, unit: Granularity | None, params: dict[str, Any], *, is_generating: bool = True
-) -> tuple[Explainer, Granularity]:
+    method: str | Explainer, unit: UnitName | None, params: dict[str, Any], *, is_generating: bool = True
+) -> tuple[Explainer, UnitName]:
     """Return the explainer and the unit of its scores; default: the method's own unit, or words.
 
     Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
@@ -132,11 +132,12 @@ def resolve_unit(
         if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in options:
             params = {"perturbation": "remove"} | params
     resolved = explainer(method, **params)
-    if "granularity" in resolved.params and unit is not None:
-        resolved = explainer(resolved.name, **resolved.params | {"granularity": unit})
+    # A learned method keeps the unit that it was trained with.
+    if "unit" in resolved.params and unit is not None and not resolved.card.learned:
+        resolved = explainer(resolved.name, **resolved.params | {"unit": unit})
     if not is_generating:
         return resolved, unit or "word"
-    return resolved, resolved.params.get("granularity") or unit or resolved.params.get("unit") or "word"
+    return resolved, unit or resolved.params.get("unit") or "word"
 
 
 def is_removal_method(explainer_class: type[Explainer]) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expound.data.alignment import find_paragraph_ends, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import Explainer
 from expound.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
@@ -36,21 +36,21 @@ class UnitScores(NamedTuple):
     response: NDArray[np.float32] | None
 
 
-def number_units(batch: Batch, granularity: Granularity) -> Tensor:
+def number_units(batch: Batch, unit: UnitName) -> Tensor:
     """Return the number of each content position's unit [B, L], from 0 without gaps per example; -1 outside content.
 
     A source is one text: a document or a turn of a prompt, a side of a pair. `Batch.unit_of`, if set, defines the
     sources (and, for batches of token ids without alignment, the sentences).
 
     Raises:
-        ExpoundError: an unknown granularity, or sentences and sources of token ids without `unit_of`.
+        ExpoundError: an unknown unit, or sentences and sources of token ids without `unit_of`.
     """
-    check_choice("granularity", granularity, get_args(Granularity))
-    if granularity == "token":
+    check_choice("unit", unit, get_args(UnitName))
+    if unit == "token":
         return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
     numbers = batch.word_of
-    if granularity != "word":
-        numbers = _number_larger_units(batch, granularity)
+    if unit != "word":
+        numbers = _number_larger_units(batch, unit)
     numbers = torch.where(batch.content, numbers, -1)
     # Truncation and special tokens leave gaps in the numbers. Each number becomes its rank among those present, as the
     # cumulative sum of a table of presence; column 0 is for -1.
@@ -60,16 +60,16 @@ def number_units(batch: Batch, granularity: Granularity) -> Tensor:
     return torch.where(numbers >= 0, (present.cumsum(1) - 1).gather(1, numbers + 1), -1)
 
 
-def _number_larger_units(batch: Batch, granularity: Granularity) -> Tensor:
+def _number_larger_units(batch: Batch, unit: UnitName) -> Tensor:
     """Return the number of each position's sentence, paragraph or text [B, L]."""
-    if batch.unit_of is not None and (granularity == "source" or batch.alignments is None):
+    if batch.unit_of is not None and (unit == "source" or batch.alignments is None):
         return batch.unit_of
     if batch.alignments is None:
-        raise ExpoundError(f"nothing says which {granularity} a position belongs to: give the batch unit_of")
+        raise ExpoundError(f"nothing says which {unit} a position belongs to: give the batch unit_of")
     units = torch.full_like(batch.word_of, -1)
     for row, attended, alignment in zip(units, batch.attended, batch.alignments, strict=True):
-        is_source = granularity == "source"
-        numbers = find_text_of_tokens(alignment) if is_source else find_part_of_tokens(alignment, ENDS[granularity])
+        is_source = unit == "source"
+        numbers = find_text_of_tokens(alignment) if is_source else find_part_of_tokens(alignment, ENDS[unit])
         row[attended] = torch.tensor(numbers, device=batch.device)
     return units
 
@@ -94,7 +94,7 @@ def sum_by_unit(scores: Tensor, unit: Tensor) -> Tensor:
     return scores.new_zeros(len(unit), count + 1).scatter_add(1, unit + 1, scores)[:, 1:]
 
 
-def list_units(batch: Batch, unit: Granularity) -> Units:
+def list_units(batch: Batch, unit: UnitName) -> Units:
     """Return the units of a batch of one example with an alignment."""
     (alignment,) = batch.alignments or ()
     number = number_units(batch, unit)[0].cpu()

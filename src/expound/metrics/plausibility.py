@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.data.granularity import Granularity
 from expound.data.readers.marked import find_runs
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.units import number_units
 from expound.metrics.base import Metric
@@ -39,19 +39,19 @@ class RankedUnits(NamedTuple):
 class Plausibility(Metric):
     """Base of the metrics that compare the order of units with the units that people marked.
 
-    `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores, and
-    a unit is marked if one of its tokens is. `specials`: count special tokens as unmarked tokens with score 0.
+    `unit`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores, and
+    a unit is marked if one of its tokens is. `special_tokens`: count special tokens as unmarked tokens with score 0.
     `absolute`: order units by the size of their scores, without the sign.
     """
 
-    level: Granularity = "word"
-    specials: bool = False
+    unit: UnitName = "word"
+    special_tokens: bool = False
     absolute: bool = True
 
     def __post_init__(self) -> None:
-        check_choice("level", self.level, get_args(Granularity))
-        if self.specials and self.level != "token":
-            raise ExpoundError(f"special tokens belong to no {self.level}: specials=True needs level='token'")
+        check_choice("unit", self.unit, get_args(UnitName))
+        if self.special_tokens and self.unit != "token":
+            raise ExpoundError(f"special tokens belong to no {self.unit}: special_tokens=True needs unit='token'")
 
     @abstractmethod
     def value(self, ranked: RankedUnits) -> Tensor:
@@ -75,9 +75,9 @@ class Plausibility(Metric):
     def rank_units(self, batch: Batch, rationale_mask: Tensor, attribution: Tensor) -> RankedUnits:
         """Return the units to compare [B, U], sorted by the attribution; `rationale_mask` [B, L]: marks of people."""
         gold, scores = rationale_mask & batch.content, attribution.double()
-        candidates = batch.attended if self.specials else batch.content
-        if self.level != "token":
-            scores, gold, candidates = _pool_units(number_units(batch, self.level), scores, gold)
+        candidates = batch.attended if self.special_tokens else batch.content
+        if self.unit != "token":
+            scores, gold, candidates = _pool_units(number_units(batch, self.unit), scores, gold)
         # The size is taken of a word's sum: its tokens' scores of opposite signs cancel first.
         scores = scores.abs() if self.absolute else scores
         scores = scores.masked_fill(~candidates, -torch.inf)
@@ -86,11 +86,11 @@ class Plausibility(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auc(Plausibility):
+class RationaleAuc(Plausibility):
     """Area under the ROC curve: chance that a marked unit has a higher score than an unmarked one; ties count ½."""
 
     card: ClassVar = MetricCard(
-        name="auc", family="plausibility", higher_is_better=True, paper="Fawcett 2006", bounds=(0, 1),
+        name="rationale_auc", family="plausibility", higher_is_better=True, paper="Fawcett 2006", bounds=(0, 1),
         needs_rationale=True, label="AUC",
         equation=r"P(s_{\text{marked}} > s_{\text{unmarked}})",
         computed="The share of pairs of a marked and an unmarked word in which the marked word has the larger score; "
@@ -126,7 +126,7 @@ class AveragePrecision(Plausibility):
         read="1: all marked words come first. By chance it is near the share of marked words, so it is low if little "
         "is marked. Undefined (NaN) if nothing, or everything, is marked.",
         use="Few words are marked, and the top of the order matters.",
-        avoid="Do not use it to compare datasets with different shares of marked words; use `auc`.",
+        avoid="Do not use it to compare datasets with different shares of marked words; use `rationale_auc`.",
     )  # fmt: skip
 
     def value(self, ranked: RankedUnits) -> Tensor:
@@ -212,11 +212,12 @@ class NeedleRank(Plausibility):
 class TokenF1(Plausibility):
     """F1 score of the first units as a set against the marked ones; ties keep the order of the text.
 
-    `k`: number of first units. None takes as many as were marked (the value then equals `recall_at_k`), a number below
-    1 is that fraction of the units, rounded up, and a number from 1 on is that many units, at most all.
+    `k`: number of first units, at most all. `fraction`: the fraction of the units that are the first, rounded up.
+    Without both they are as many as were marked, and the value equals `recall_at_k`.
     """
 
-    k: float | None = None
+    k: int | None = None
+    fraction: float | None = None
     card: ClassVar = MetricCard(
         name="token_f1", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
         needs_rationale=True, label="F1",
@@ -231,8 +232,10 @@ class TokenF1(Plausibility):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.k is not None and self.k < 1:
-            check_fractions((self.k,))
+        if self.fraction is not None:
+            check_fractions((self.fraction,))
+        if self.k is not None and (self.k < 1 or self.fraction is not None):
+            raise ExpoundError(f"{self.name} takes k, at least 1, or a fraction, got {self.k} and {self.fraction}")
 
     def value(self, ranked: RankedUnits) -> Tensor:
         """Return 2 · hits / (selected + marked): [B]."""
@@ -247,11 +250,9 @@ class TokenF1(Plausibility):
     def count_selected(self, ranked: RankedUnits) -> Tensor:
         """Return the number [B] of selected units."""
         count = ranked.candidates.sum(1)
-        if self.k is None:
-            return ranked.gold.sum(1)
-        if self.k < 1:
-            return fractions_to_counts(count, (self.k,))[0]
-        return count.clamp(max=int(self.k))
+        if self.fraction is not None:
+            return fractions_to_counts(count, (self.fraction,))[0]
+        return ranked.gold.sum(1) if self.k is None else count.clamp(max=self.k)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +260,7 @@ class IouF1(TokenF1):
     """F1 of spans: runs of first units that overlap with a run of marked units by at least half of their union.
 
     Args:
-        k: the number of first units, as for `token_f1`.
+        k: the number of first units, as for `token_f1`; also `fraction`.
         threshold: the smallest share of the union.
     """
 
@@ -269,7 +270,7 @@ class IouF1(TokenF1):
         needs_rationale=True, label="IOU-F1",
         equation=r"2 \, |\{p : \max_t |p \cap t| / |p \cup t| \ge \tfrac{1}{2}\}| / (|P| + |T|)",
         computed="The k words with the largest scores (k: as many as were marked, unless it is given) and the marked "
-        "words are cut into spans of neighbouring words, P and T. A span of P counts if it shares at least half of "
+        "words are cut into spans of neighboring words, P and T. A span of P counts if it shares at least half of "
         "the union with a span of T (`threshold`). `Metric.evaluate` also returns `iou_precision`, the share of "
         "spans of P that count, and `iou_recall`, their number divided by that of T.",
         read="1: every selected span matches a marked one. The IOU-F1 of ERASER's scorer for a dataset is F1 of the "

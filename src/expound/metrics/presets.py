@@ -10,12 +10,15 @@ from typing import Any
 
 _AML = {"rounding": "floor"}
 # The reference code divides by one more than the number of budgets; published figures include this.
-_AML_AOPC = _AML | {"divisor": "bins_plus_one"}
-FLOORED: dict[str, dict[str, Any]] = {"difference": _AML, "aopc_difference": _AML_AOPC}
+_AML_AOPC = _AML | {"divisor": "fractions_plus_one"}
+FLOORED: dict[str, dict[str, Any]] = {
+    "comprehensiveness_minus_sufficiency": _AML,
+    "aopc_comprehensiveness_minus_sufficiency": _AML_AOPC,
+}
 """Further criteria by which AML's code can select a map, in addition to the metrics of its tables."""
-_ER = {"rounding": "er", "budgets": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
-# Explanation regularisation counts special tokens as negatives, which SMaT and IvRA leave out.
-_ER_TOKENS = {"level": "token", "specials": True, "absolute": True}
+_ER = {"rounding": "er", "fractions": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
+# Explanation regularization counts special tokens as negatives, which SMaT and IvRA leave out.
+_ER_TOKENS = {"unit": "token", "special_tokens": True, "absolute": True}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ivra": {
@@ -23,12 +26,12 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "aopc_sufficiency": {"keep_question": True},
         "consistency": {},
         "important_tokens": {},
-        "auc": {},
+        "rationale_auc": {},
     },
     "er": {
-        "normalised_comprehensiveness": _ER,
-        "normalised_sufficiency": _ER,
-        "auc": _ER_TOKENS,
+        "normalized_comprehensiveness": _ER,
+        "normalized_sufficiency": _ER,
+        "rationale_auc": _ER_TOKENS,
         "average_precision": _ER_TOKENS,
         "recall_at_k": _ER_TOKENS,
     },
@@ -38,7 +41,10 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "comprehensiveness": _AML,
         "aopc_sufficiency": _AML_AOPC,
         "aopc_comprehensiveness": _AML_AOPC,
-        "token_f1": {"level": "token", "k": 25},
+        "token_f1": {"unit": "token", "k": 25},
     },
-    "regex": {"normalised_comprehensiveness": {"how": "pad"}, "normalised_sufficiency": {"how": "pad"}},
+    "regex": {
+        "normalized_comprehensiveness": {"perturbation": "pad"},
+        "normalized_sufficiency": {"perturbation": "pad"},
+    },
 }

@@ -35,7 +35,7 @@ def fractions_to_counts(count: Tensor, fractions: Sequence[float], rounding: Rou
         count: numbers of units.
         fractions: numbers in (0, 1].
         rounding: `floor` is ⌊n · k⌋, which may be 0 (AML); `ceil` is ⌈n · k⌉, at least 1 (FRESH, REGEX); `er` is
-            ⌊n · k⌋, at least 1 (explanation regularisation).
+            ⌊n · k⌋, at least 1 (explanation regularization).
 
     Raises:
         ExpoundError: an unknown rounding, or a fraction out of range.

@@ -20,12 +20,12 @@ METRICS: Registry[type[Metric]] = Registry(
     {
         "comprehensiveness": "faithfulness.drops:Comprehensiveness",
         "sufficiency": "faithfulness.drops:Sufficiency",
-        "difference": "faithfulness.drops:Difference",
+        "comprehensiveness_minus_sufficiency": "faithfulness.drops:ComprehensivenessMinusSufficiency",
         "aopc_comprehensiveness": "faithfulness.drops:AopcComprehensiveness",
         "aopc_sufficiency": "faithfulness.drops:AopcSufficiency",
-        "aopc_difference": "faithfulness.drops:AopcDifference",
-        "normalised_comprehensiveness": "faithfulness.normalised:NormalisedComprehensiveness",
-        "normalised_sufficiency": "faithfulness.normalised:NormalisedSufficiency",
+        "aopc_comprehensiveness_minus_sufficiency": "faithfulness.drops:AopcComprehensivenessMinusSufficiency",
+        "normalized_comprehensiveness": "faithfulness.normalized:NormalizedComprehensiveness",
+        "normalized_sufficiency": "faithfulness.normalized:NormalizedSufficiency",
         "log_odds": "faithfulness.drops:LogOdds",
         "naopc_comprehensiveness": "faithfulness.naopc:NaopcComprehensiveness",
         "naopc_sufficiency": "faithfulness.naopc:NaopcSufficiency",
@@ -40,7 +40,7 @@ METRICS: Registry[type[Metric]] = Registry(
         "f_fidelity": "faithfulness.f_fidelity:FFidelity",
         "lds": "faithfulness.ablation:Lds",
         "topk_drop": "faithfulness.ablation:TopkDrop",
-        "auc": "plausibility:Auc",
+        "rationale_auc": "plausibility:RationaleAuc",
         "side_auc": "sides:SideAuc",
         "average_precision": "plausibility:AveragePrecision",
         "auprc": "plausibility:Auprc",
@@ -74,7 +74,7 @@ PEAK_MEMORY = MetricCard(
 
 
 def metric(spec: str, **params: Any) -> Metric:
-    """Return the metric of a spec: its id, or its id with parameters, as `log_odds?k=0.1&how=pad`.
+    """Return the metric of a spec: its id, or its id with parameters, as `log_odds?fraction=0.1&perturbation=pad`.
 
     `params` override those of the spec.
 

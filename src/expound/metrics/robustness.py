@@ -1,6 +1,6 @@
 """Robustness over models: do models that differ only by chance have similar explanations?
 
-The different-initialisation test (DIT) compares models of one architecture, trained on the same data in the same order
+The different-initialization test (DIT) compares models of one architecture, trained on the same data in the same order
 from different initial weights of the head. The untrained-model test (UIT) compares them with a model whose head was
 never trained: there, similarity is a bad sign (Zafar et al. 2021; REGEX, Tables 3 and 8).
 """

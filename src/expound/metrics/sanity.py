@@ -1,6 +1,6 @@
-"""Sanity check by model randomisation: does an explanation depend on what the model has learned? (Adebayo et al. 2018)
+"""Sanity check by model randomization: does an explanation depend on what the model has learned? (Adebayo et al. 2018)
 
-The parts of a copy of the model are randomised one after another, from the head down to the embeddings, and the
+The parts of a copy of the model are randomized one after another, from the head down to the embeddings, and the
 explanations at each stage are compared with those of the trained model. A method whose explanations stay the same does
 not explain the model. A model trained on shuffled labels (`expound train random_labels`) can be compared as well.
 """
@@ -28,9 +28,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cascade:
-    """Similarity of explanations during cascading randomisation.
+    """Similarity of explanations during cascading randomization.
 
-    `stages`: the part that each stage randomises; the first stage is the trained model itself. `values` [S, E]:
+    `stages`: the part that each stage randomizes; the first stage is the trained model itself. `values` [S, E]:
     Spearman's ρ with the trained model's explanation of each example, NaN if undefined.
     """
 
@@ -44,7 +44,7 @@ class Cascade:
         return means
 
 
-def randomise_cascade(
+def randomize_cascade(
     model: ExplainedModel,
     examples: Any,
     method: str | Explainer,
@@ -53,7 +53,7 @@ def randomise_cascade(
     seed: int = 0,
     **options: Any,
 ) -> Cascade:
-    """Compare a method's explanations of the model with those of copies with more and more randomised parts.
+    """Compare a method's explanations of the model with those of copies with more and more randomized parts.
 
     All explanations are of the class that the trained model predicts. Matrices are drawn from a normal distribution
     with their own mean and standard deviation; vectors are shuffled.
@@ -70,17 +70,17 @@ def randomise_cascade(
         ExpoundError: an architecture whose layers are not known.
     """
     trained = list(attribute(model, examples, method, **options))
-    # The randomised copies predict other classes; explaining those would compare explanations of different answers.
+    # The randomized copies predict other classes; explaining those would compare explanations of different answers.
     targets = [item.target.value for item in trained]
     stages, values = ["trained"], [rank_correlations(trained, trained, absolute=absolute)]
-    for stage, copy in randomise_stages(model, seed):
+    for stage, copy in randomize_stages(model, seed):
         explanations = list(attribute(copy, examples, method, targets, **options))
         stages.append(stage)
         values.append(rank_correlations(trained, explanations, absolute=absolute))
     return Cascade(tuple(stages), np.array(values))
 
 
-def randomise_stages(model: ExplainedModel, seed: int = 0) -> Iterator[tuple[str, ExplainedModel]]:
+def randomize_stages(model: ExplainedModel, seed: int = 0) -> Iterator[tuple[str, ExplainedModel]]:
     """Yield one copy of the model repeatedly, each time with one more random part: head, layers from last, embeddings.
 
     All stages are the same object, so that only one copy is in memory.
@@ -90,7 +90,7 @@ def randomise_stages(model: ExplainedModel, seed: int = 0) -> Iterator[tuple[str
     for stage, weights in _group_weights(copy):
         with torch.no_grad():
             for weight in weights:
-                _randomise(weight, generator)
+                _randomize(weight, generator)
         yield stage, copy
 
 
@@ -113,7 +113,7 @@ def rank_correlations(one: Sequence[Explanation], other: Sequence[Explanation], 
 
 def _group_weights(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]]:
     """Return the model's weights by part, from the head down."""
-    # ALBERT runs one layer several times: its weights are randomised once.
+    # ALBERT runs one layer several times: its weights are randomized once.
     distinct_layers = list(dict.fromkeys(get_layers(model.model)))
     layer_of = {}
     for depth, layer in enumerate(distinct_layers, 1):
@@ -133,7 +133,7 @@ def _group_weights(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]
     return [(names.get(number, f"layer {number}"), groups[number]) for number in sorted(groups, reverse=True)]
 
 
-def _randomise(weight: nn.Parameter, generator: torch.Generator) -> None:
+def _randomize(weight: nn.Parameter, generator: torch.Generator) -> None:
     # On the CPU in float64: the drawn numbers are then the same on every device and in every precision.
     trained = weight.detach().double().cpu()
     if trained.ndim > 1:

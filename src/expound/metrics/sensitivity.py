@@ -32,7 +32,7 @@ def max_sensitivity(
     target: Any = None,
     *,
     radius: float = 0.02,
-    samples: int = 10,
+    n_samples: int = 10,
     seed: int = 0,
 ) -> Tensor:
     """Return the largest ‖φ(x + δ) − φ(x)‖₂ / ‖φ(x)‖₂ over random δ with ‖δ‖∞ ≤ `radius` (Yeh et al. 2019): [B].
@@ -47,7 +47,7 @@ def max_sensitivity(
         method: a registry id or an explainer.
         target: what to explain, see `ExplainedModel.resolve_target`; resolved on the unchanged input.
         radius: half the side of the cube that δ is drawn from uniformly, in units of the embeddings.
-        samples: number of draws; more draws can only increase the value.
+        n_samples: number of draws; more draws can only increase the value.
         seed: determines the draws, which are the same for every method.
 
     Raises:
@@ -55,13 +55,13 @@ def max_sensitivity(
     """
     if model.modality != "text":
         raise ExpoundError("max-sensitivity moves word vectors: it does not apply to images")
-    if radius < 0 or samples < 1:
-        raise ExpoundError(f"expected a radius of at least 0 and at least 1 sample, got {radius} and {samples}")
+    if radius < 0 or n_samples < 1:
+        raise ExpoundError(f"expected a radius of at least 0 and at least 1 sample, got {radius} and {n_samples}")
     method_to_test = explainer(method)
     explained = model.resolve_target(batch, target)
     original = method_to_test.attribute(model, batch, explained).double()
     farthest = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)
-    for sample in range(samples):
+    for sample in range(n_samples):
         with _perturb_vocabulary(model, radius, f"{seed} {sample}"):
             perturbed = method_to_test.attribute(model, batch, explained).double()
         farthest = torch.maximum(farthest, (perturbed - original).norm(dim=1))

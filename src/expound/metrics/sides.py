@@ -10,12 +10,12 @@ from torch import Tensor
 
 from expound.data.cards import MetricCard
 from expound.errors import ExpoundError
-from expound.metrics.plausibility import Auc, RankedUnits
+from expound.metrics.plausibility import RankedUnits, RationaleAuc
 from expound.models import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideAuc(Auc):
+class SideAuc(RationaleAuc):
     """Area under the ROC curve among the words of one text of a pair (Fernandes et al. 2022, table 6).
 
     NaN if all or no words of it are marked. `side`: 1 for the first text, 2 for the second.
@@ -26,20 +26,20 @@ class SideAuc(Auc):
         name="side_auc", family="plausibility", higher_is_better=True, paper="Fernandes et al. 2022", bounds=(0, 1),
         needs_rationale=True, label="AUC of a text",
         equation=r"P(s_{\text{marked}} > s_{\text{unmarked}}) \text{ within one text}",
-        computed="As `auc`, among the words of one text of a pair (`side`: 1 or 2). Scores are compared by size, "
-        "without the sign (`absolute`).",
+        computed="As `rationale_auc`, among the words of one text of a pair (`side`: 1 or 2). Scores are compared by "
+        "size, without the sign (`absolute`).",
         read="0.5: as by chance; 1: every marked word of that text is ahead of every other. Undefined (NaN) if "
         "nothing, or everything, of that text is marked.",
         use="Pairs, if a method gives all words of one text larger scores than all words of the other.",
-        avoid="Do not use it for single texts: it is then the same as `auc`.",
+        avoid="Do not use it for single texts: it is then the same as `rationale_auc`.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.side not in (1, 2):
             raise ExpoundError(f"expected side 1 or 2 of a pair, got {self.side}")
-        if self.specials:
-            raise ExpoundError("special tokens belong to neither text of a pair: leave specials=False")
+        if self.special_tokens:
+            raise ExpoundError("special tokens belong to neither text of a pair: leave special_tokens=False")
 
     def rank_units(self, batch: Batch, rationale_mask: Tensor, attribution: Tensor) -> RankedUnits:
         """Return the units [B, U] of this text only, sorted by score, see `Plausibility.rank_units`."""

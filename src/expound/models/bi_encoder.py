@@ -186,7 +186,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         pooling = json.loads((folder / kinds["Pooling"] / "config.json").read_text("utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExpoundError(f"{modules} or the pooling's config.json cannot be read: {error}") from error
-    # A normalisation changes no cosine; a dense layer would.
+    # A normalization changes no cosine; a dense layer would.
     more = kinds.keys() - {"Transformer", "Pooling", "Normalize"}
     if more or kinds["Transformer"]:
         raise ExpoundError(f"{folder} has {', '.join(sorted(more)) or 'its encoder elsewhere'}: that is not explained")

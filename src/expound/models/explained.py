@@ -192,7 +192,7 @@ class ExplainedModel(HuggingFaceModel):
             find_failure(self, "padding", Probe(self, batch))
             return self.task.predict(require_finite_logits(self(batch).logits), batch)
 
-    def predict_perturbed(self, batch: Batch, keep: Tensor, how: RemovalMethod = "remove") -> Tensor:
+    def predict_perturbed(self, batch: Batch, keep: Tensor, perturbation: RemovalMethod = "remove") -> Tensor:
         """Return the probabilities of many perturbed versions of each example: [N, B, C] (spans: [N, B, 2, L]).
 
         Special tokens always stay. Identical inputs are run once, the rest sorted by length and packed by tokens.
@@ -201,14 +201,17 @@ class ExplainedModel(HuggingFaceModel):
             batch: B examples.
             keep: [N, B, L] the content positions to keep: bool, or weights in [0, 1] for a soft blend
                 E·keep + E_ref·(1 − keep), which is differentiable in `keep`.
-            how: `remove` deletes positions; `mask` and `pad` replace them by that token, `zero` by a zero vector, so
-                that all other positions stay the same; `attend` leaves all in place and masks attention to them.
+            perturbation: `remove` deletes positions; `mask` and `pad` replace them by that token, `zero` by a zero
+                vector, so that all other positions stay the same; `attend` leaves all in place and masks attention to
+                them.
         """
-        return self.task.probabilities(run_perturbed(self, batch, keep, how, self.perturbation_cache))
+        return self.task.probabilities(run_perturbed(self, batch, keep, perturbation, self.perturbation_cache))
 
-    def score_perturbed(self, batch: Batch, keep: Tensor, target: Tensor, how: RemovalMethod = "remove") -> Tensor:
+    def score_perturbed(
+        self, batch: Batch, keep: Tensor, target: Tensor, perturbation: RemovalMethod = "remove"
+    ) -> Tensor:
         """Return the number [N, B] whose drop removal methods report; see `predict_perturbed` and `OutputExplainer`."""
-        return self.task.score_removal(run_perturbed(self, batch, keep, how, self.perturbation_cache), target)
+        return self.task.score_removal(run_perturbed(self, batch, keep, perturbation, self.perturbation_cache), target)
 
     @contextmanager
     def cache_perturbed(self) -> Iterator[None]:
@@ -267,7 +270,7 @@ class ExplainedModel(HuggingFaceModel):
             return self.task.predict(require_finite_logits(logits).detach(), batch)
         if isinstance(target, str) and target == "label":
             if batch.labels is None:
-                raise ExpoundError("target='label' needs labelled examples (responses: target='predicted')")
+                raise ExpoundError("target='label' needs labeled examples (responses: target='predicted')")
             return self.task.check_target(self.task.target_from_labels(batch.labels), batch, len(self.labels))
         if not isinstance(target, Tensor) or not target.ndim:
             target = self.task.parse_target(target, batch, self.label_id)

@@ -311,10 +311,12 @@ class HuggingFaceModel(nn.Module):
         reference[batch.attended] = self.embedding(torch.tensor(ids, device=batch.device)).repeat(len(batch), 1)
         return reference
 
-    def blend(self, batch: Batch, keep: Tensor, how: Reference = "mask") -> Tensor:
+    def blend(self, batch: Batch, keep: Tensor, perturbation: Reference = "mask") -> Tensor:
         """Return E·keep + E_ref·(1 − keep) [B, L, d] for keep [B, L], bool or in [0, 1]; E outside `removable`."""
         embeddings = self.embed(batch)
-        reference = torch.zeros_like(embeddings) if how == "zero" else self.embed_reference(batch, how)
+        reference = (
+            torch.zeros_like(embeddings) if perturbation == "zero" else self.embed_reference(batch, perturbation)
+        )
         if keep.dtype == torch.bool:
             # Selected, not multiplied: 0·∞ would be NaN, and kept embeddings stay bit for bit the same.
             return torch.where((keep | ~batch.removable)[..., None], embeddings, reference)

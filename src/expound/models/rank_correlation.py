@@ -27,7 +27,7 @@ def order_content_first(content: Tensor) -> Tensor:
 def merge_close(values: Tensor, tolerance: float) -> Tensor:
     """Return the values [N, L], those that differ by rounding alone made equal to the lowest of them.
 
-    Neighbours in order are merged if they differ by at most `tolerance` times the largest magnitude of their row.
+    Neighbors in order are merged if they differ by at most `tolerance` times the largest magnitude of their row.
     """
     ordered, order = values.sort(-1)
     largest = values.abs().masked_fill(~values.isfinite(), 0).amax(-1, keepdim=True)

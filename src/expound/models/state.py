@@ -121,7 +121,7 @@ class _RandomState:
 
     @classmethod
     def read(cls) -> _RandomState:
-        # Asking for the state of a CUDA generator would initialise CUDA, which takes seconds and breaks forks.
+        # Asking for the state of a CUDA generator would initialize CUDA, which takes seconds and breaks forks.
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         on_devices = {device: torch.cuda.get_rng_state(device) for device in devices}
         # transformers' BigBird seeds NumPy's global generator in every pass.

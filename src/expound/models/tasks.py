@@ -345,7 +345,7 @@ class Generation(Task):
         """Return the span's output; with foils minus that of the foils, each predicted from the response's prefix."""
         picked = self.pick(logits, target)
         has_foils = picked.shape[-1] > 2
-        # The normaliser of a position cancels out, so log-probabilities differ by as much as logits.
+        # The normalizer of a position cancels out, so log-probabilities differ by as much as logits.
         if self.output == "logit" or (self.output == "log_prob" and has_foils):
             return self.logit(logits, target)
         if self.output == "log_prob":

@@ -25,7 +25,7 @@ class Tagging(Classification):
     """The tag of several words, such as an entity; its logit is the sum of their logits, its probability the product.
 
     A word is read at its first token, where the logit of a label (PER) is that of its likeliest tag (B-PER, I-PER, …).
-    The "logits" [B, labels + 1] have a last column with the sum of the words' normalisers.
+    The "logits" [B, labels + 1] have a last column with the sum of the words' normalizers.
     """
 
     name = "tagging"
@@ -70,7 +70,7 @@ class Tagging(Classification):
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the log-probability [..., B] that each word has the label's likeliest tag."""
         picked = self.pick(logits, target)
-        # In a contrast the normaliser cancels out.
+        # In a contrast the normalizer cancels out.
         return picked if self.is_contrast(target) else picked - logits[..., -1]
 
 
@@ -131,7 +131,7 @@ class TaggingModel(_TokenHeadModel):
         return expanded
 
     def _predict_spans(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return one row per span of neighbouring words with the same label."""
+        """Return one row per span of neighboring words with the same label."""
         batch = encoding.encode(self, [row])
         assert batch.alignments is not None
         alignment = batch.alignments[0]

@@ -69,7 +69,7 @@ class WindowedModel(ExplainedModel):
 
     Args:
         model: a model whose head reads a whole text, with its tokenizer.
-        stride: the number of tokens that neighbouring windows share.
+        stride: the number of tokens that neighboring windows share.
 
     Raises:
         ExpoundError: another kind of model; a stride that leaves no room for new tokens in a window.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import Explainer
 from expound.explainers.gradients.input_x_gradient import InputXGradient
-from expound.explainers.perturbation.context_cite import ContextCite, default_granularity
+from expound.explainers.perturbation.context_cite import ContextCite, default_unit
 from expound.explainers.units import number_units, sum_by_unit
 from expound.models import Batch
 from expound.models.perturbation.run import RemovalMethod
@@ -40,9 +40,9 @@ class AblationFidelity(AttributionObjective):
     Args:
         explainer: any differentiable explainer; its parameters, if it has any, are trained with the model.
         weight: λ, the factor of the term in the total loss.
-        masks: the number of sets of units drawn for each example and step.
-        keep: the probability that a unit is in a set.
-        granularity: the units; default: sentences of a prompt (or those of `Batch.unit_of`), words of other texts.
+        n_samples: the number of sets of units drawn for each example and step.
+        keep_probability: the probability that a unit is in a set.
+        unit: the units; default: sentences of a prompt (or those of `Batch.unit_of`), words of other texts.
         perturbation: what happens to units outside the set: `remove`, `mask`, `pad`, `zero` or `attend`.
         output: another number of the prediction than its log-odds, `log_prob` or `prob`.
         lifetime: epochs for which an example's sets and answers are kept; 0: they are new in every step.
@@ -54,9 +54,9 @@ class AblationFidelity(AttributionObjective):
 
     explainer: Explainer = DEFAULT_EXPLAINER
     weight: float = 1.0
-    masks: int = 8
-    keep: float = 0.5
-    granularity: Granularity | None = None
+    n_samples: int = 8
+    keep_probability: float = 0.5
+    unit: UnitName | None = None
     perturbation: RemovalMethod = "remove"
     output: OutputKind | None = None
     lifetime: int = 0
@@ -70,7 +70,7 @@ class AblationFidelity(AttributionObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # ContextCite checks masks, keep and perturbation
+        # ContextCite checks n_samples, keep_probability and perturbation
         _ = self._ablation_method
         if self.lifetime < 0 or self.interval < 1:
             raise ExpoundError(f"expected lifetime ≥ 0 and interval ≥ 1, got {self.lifetime} and {self.interval}")
@@ -93,7 +93,7 @@ class AblationFidelity(AttributionObjective):
 
     @property
     def _ablation_method(self) -> ContextCite:
-        return ContextCite(self.masks, self.granularity, self.perturbation, self.keep, output=self.output)
+        return ContextCite(self.n_samples, self.unit, self.perturbation, self.keep_probability, output=self.output)
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean negative correlation over the batch, a scalar."""
@@ -113,7 +113,7 @@ class AblationFidelity(AttributionObjective):
 
     def _find_units(self, batch: Batch) -> Tensor:
         removable = replace(batch, content=batch.erasable)
-        return number_units(removable, self.granularity or default_granularity(removable))
+        return number_units(removable, self.unit or default_unit(removable))
 
     def _measure_ablations(self, step: TrainingStep, target: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """Return sets [B, M, U] of units [B, L] and the answers [B, M] to them, computed now or kept in memory."""
@@ -135,7 +135,7 @@ class AblationFidelity(AttributionObjective):
             rows = self.memory.get_or_compute(step.batch, target, step.context.epoch, self.lifetime, compute)
         else:
             rows = compute(step.batch, target)
-        tables = [row.view(self.masks, -1).T for row in rows]
+        tables = [row.view(self.n_samples, -1).T for row in rows]
         sets = pad_sequence([table[:-1] for table in tables], batch_first=True).transpose(1, 2)
         return sets.to(unit.device), torch.stack([table[-1] for table in tables]).to(unit.device)
 
@@ -147,5 +147,5 @@ class AblationFidelity(AttributionObjective):
         for name, count in zip(hash_examples(batch, target), counts, strict=True):
             # the seed belongs to the example, so that neither order nor batch size changes its sets
             generator = context.generator(f"ablations of {name}")
-            sets.append(torch.rand(self.masks, count, generator=generator) < self.keep)
+            sets.append(torch.rand(self.n_samples, count, generator=generator) < self.keep_probability)
         return sets

@@ -131,7 +131,7 @@ class Objective(ABC):
         return False
 
     @property
-    def share(self) -> float:
+    def batch_fraction(self) -> float:
         """The fraction, above 0, of a training batch's examples that the term is estimated on, drawn in each step.
 
         Objectives with the same fraction below 1 see the same examples, in a separate pass. Evaluation does not use it.
@@ -182,7 +182,7 @@ class Objective(ABC):
         return torch.tensor(float(len(batch)), device=batch.device)
 
 
-class LabelledObjective(Objective):
+class LabeledObjective(Objective):
     """An objective that is a mean over the examples with a usable label, see `has_usable_label`."""
 
     def size(self, batch: Batch) -> Tensor:
@@ -190,7 +190,7 @@ class LabelledObjective(Objective):
         return has_usable_label(batch).sum().float()
 
     @staticmethod
-    def mean_over_labelled(step: TrainingStep, values: Tensor) -> Tensor:
+    def mean_over_labeled(step: TrainingStep, values: Tensor) -> Tensor:
         """Return the mean of values [B] over the examples with a usable label; 0 if the batch has no such example."""
         return (values * step.has_label).sum() / step.has_label.sum().clamp(min=1)
 
@@ -218,7 +218,7 @@ def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Te
         whole = model.task.predict(logits, batch)
         return -model.task.log_probability(logits, whole) / (whole[:, 1] - whole[:, 0]), has_usable_label(batch)
     if batch.labels is None:
-        raise ExpoundError("training and its evaluation need labelled examples: the rows have no label (or no answer)")
+        raise ExpoundError("training and its evaluation need labeled examples: the rows have no label (or no answer)")
     labels, has_label = batch.labels, has_usable_label(batch)
     logits = to_float32(logits)
     if model.task.name == "span":

@@ -14,7 +14,7 @@ from expound.objectives.criterion import ErasureCriterion
 
 @dataclass(frozen=True)
 class ComprehensivenessLoss(ErasureCriterion):
-    """The hinge loss μ + max(−μ, CE(x) − CE(x without the top)), mean over examples and bins (IvRA, eq. 10).
+    """The hinge loss μ + max(−μ, CE(x) − CE(x without the top)), mean over examples and fractions (IvRA, eq. 10).
 
     CE is −log p of the prediction on x (spans: the sum over start and end). The term is at least 0, and it is 0 if
     removing the top makes the prediction less likely by a factor of e^μ or more.

@@ -96,9 +96,9 @@ class Constraint(AdaptiveObjective):
         return self.objective.needs_embeddings
 
     @property
-    def share(self) -> float:
+    def batch_fraction(self) -> float:
         """The fraction of a batch that the bounded objective is estimated on."""
-        return self.objective.share
+        return self.objective.batch_fraction
 
     def prepare(self, model: ExplainedModel) -> Self:
         """Return the constraint, with the same multiplier, on the prepared objective."""

@@ -17,7 +17,7 @@ from expound.objectives.attribution_objective import AttributionObjective
 from expound.objectives.base import TrainingStep
 
 ATTENTION = AttentionAll()
-BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
+FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEMPERATURE = 0.1
 MIN_RELATIVE_DEVIATION = 1e-6
 """Standard deviations below this multiple of the mean are rounding errors of equal scores."""
@@ -36,7 +36,7 @@ class Criterion(AttributionObjective):
     explainer: Explainer = ATTENTION
     weight: float = 1.0
     lr_multiplier: float = 1.0
-    remedy: ClassVar[str] = "Try the normaliser softmax, a temperature of 1, and more steps"
+    remedy: ClassVar[str] = "Try the normalizer softmax, a temperature of 1, and more steps"
 
     def __post_init__(self) -> None:
         if not isinstance(self.explainer, SinglePass) or not self.explainer.differentiable:
@@ -61,24 +61,24 @@ class ErasureCriterion(Criterion):
 
     The top of an explanation are the max(1, ⌈k · n⌉) highest of the n scores at erasable positions (`Batch.erasable`:
     no special tokens, no question), without scores of 0. Erased positions get another embedding, so that a gradient
-    reaches the scores (see `select_top`); metrics, in contrast, delete tokens. With `sample_bins`, a training step
-    draws one k of `bins` for each example: an unbiased estimate of the mean over all bins with one additional pass
-    instead of one per bin. Evaluation uses all bins.
+    reaches the scores (see `select_top`); metrics, in contrast, delete tokens. With `sample_fractions`, a training step
+    draws one k of `fractions` for each example: an unbiased estimate of the mean over all fractions with one additional
+    pass instead of one per fraction. Evaluation uses all of them.
 
     Args:
         explainer: see `Criterion`, as `weight` and `lr_multiplier`.
-        bins: the values of k, fractions of the erasable positions.
-        sample_bins: whether a training step draws one of them for each example.
-        reference: the embedding of erased positions: that of the `mask` token, of `pad`, or a `zero` vector (IvRA's
+        fractions: the values of k, fractions of the erasable positions.
+        sample_fractions: whether a training step draws one of them for each example.
+        perturbation: the embedding of erased positions: that of the `mask` token, of `pad`, or a `zero` vector (IvRA's
             baseline).
         detach_clean: whether the answer to the whole input is a constant, so that a criterion cannot be met by making
             it worse.
         temperature: how far from the border between top and rest scores have a gradient, see `select_top`.
     """
 
-    bins: tuple[float, ...] = BINS
-    sample_bins: bool = True
-    reference: Literal["mask", "pad", "zero"] = "mask"
+    fractions: tuple[float, ...] = FRACTIONS
+    sample_fractions: bool = True
+    perturbation: Literal["mask", "pad", "zero"] = "mask"
     detach_clean: bool = True
     temperature: float = TEMPERATURE
     exact_gradient: ClassVar[bool] = False
@@ -87,8 +87,8 @@ class ErasureCriterion(Criterion):
         super().__post_init__()
         if self.temperature <= 0:
             raise ExpoundError(f"the temperature of a soft choice is above 0, got {self.temperature}")
-        if not self.bins or not all(0 < fraction <= 1 for fraction in self.bins):
-            raise ExpoundError(f"expected bins above 0 and up to 1, as 0.2 for 20 %, got {self.bins}")
+        if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
+            raise ExpoundError(f"expected fractions above 0 and up to 1, as 0.2 for 20 %, got {self.fractions}")
 
     @abstractmethod
     def keep_positions(self, top: Tensor) -> Tensor:
@@ -111,19 +111,22 @@ class ErasureCriterion(Criterion):
             top = select_top(scores, erasable, fractions, self.temperature)
             keep = torch.where(erasable, self.keep_positions(top), 1.0)
             # eq. 8 and 9, on word embeddings: the attention mask and the positions stay those of the whole input
-            embeddings = step.model.blend(step.batch, keep, self.reference)
+            embeddings = step.model.blend(step.batch, keep, self.perturbation)
             losses.append(self.compute_losses(step, step.model(step.batch, embeddings).logits, clean_logits))
         return (torch.stack(losses).mean(0) * erasable.any(1)).mean()
 
     def _iterate_fractions(self, step: TrainingStep) -> Iterator[Tensor]:
         """Yield the fraction k of each example [B], once per forward pass."""
         # float64: the rounding error of k · n in float32 exceeds the tolerance of `select_top`
-        bins = torch.tensor(self.bins, device=step.batch.device, dtype=torch.float64)
-        if self.sample_bins and step.context.training:
+        fractions = torch.tensor(self.fractions, device=step.batch.device, dtype=torch.float64)
+        if self.sample_fractions and step.context.training:
+            # The name decides the draws, so it stays that of earlier runs.
             generator = step.generator(f"bins of {self.name}")
-            yield bins[torch.randint(len(bins), (len(step.batch),), generator=generator, device=bins.device)]
+            yield fractions[
+                torch.randint(len(fractions), (len(step.batch),), generator=generator, device=fractions.device)
+            ]
         else:
-            yield from bins[:, None].expand(-1, len(step.batch))
+            yield from fractions[:, None].expand(-1, len(step.batch))
 
 
 def select_top(

@@ -1,4 +1,4 @@
-"""The task's own loss on labelled examples."""
+"""The task's own loss on labeled examples."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from expound.objectives.base import LabelledObjective, TrainingStep
+from expound.objectives.base import LabeledObjective, TrainingStep
 
 
 @dataclass(frozen=True)
-class CrossEntropy(LabelledObjective):
+class CrossEntropy(LabeledObjective):
     """The task's loss (see `task_losses`), mean over the examples; 0 if no example has a usable label."""
 
     weight: float = 1.0
@@ -21,4 +21,4 @@ class CrossEntropy(LabelledObjective):
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean loss over the examples with a usable label, a scalar."""
-        return self.mean_over_labelled(step, step.task_losses)
+        return self.mean_over_labeled(step, step.task_losses)

@@ -1,4 +1,4 @@
-"""Explanation regularisation: the distance of attributions from human rationales."""
+"""Explanation regularization: the distance of attributions from human rationales."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from expound.objectives.attribution_objective import AttributionObjective
 from expound.objectives.base import TrainingStep, has_usable_label
 
 Score = Literal["mae", "mse", "bce", "kl"]
-Normalisation = Literal["softmax", "none", "l2", "sum"]
+Normalization = Literal["softmax", "none", "l2", "sum"]
 ROLLOUT = AttentionRollout()
-PAPER_NORMALISATIONS: dict[str, Normalisation] = {"attention_last": "softmax", "attention_rollout": "none"}
+PAPER_NORMALIzATIONS: dict[str, Normalization] = {"attention_last": "softmax", "attention_rollout": "none"}
 SOFTMAX_SCALE = 100.0
 MIN_PROBABILITY = 1e-7
 MIN_NORM = 1e-12
@@ -27,14 +27,14 @@ MIN_NORM = 1e-12
 
 @dataclass(frozen=True)
 class ExplanationLoss(AttributionObjective):
-    """The distance of normalised attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
+    """The distance of normalized attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
 
     The sum of the distances over all positions but padding is divided by the number of positions of the examples that
     count, with `kl` by the number of these examples; otherwise 0. Special tokens are positions without
     rationale. A `SinglePass` explainer uses the step's own forward pass, with its dropout; other explainers run their
     own passes, without dropout.
 
-    The rationale is a distribution over its positions for most normalisations, and an example without any rationale
+    The rationale is a distribution over its positions for most normalizations, and an example without any rationale
     position (or with all of them cut off by truncation) does not count. For `l2` the rationale is 0 or 1 at each
     position, and every example that an annotator looked at counts.
 
@@ -44,7 +44,7 @@ class ExplanationLoss(AttributionObjective):
             `bce` binary cross-entropy, `kl` KL(t ‖ e).
         weight: λ, the factor of the term in the total loss.
         target: explain the gold `label` or the `predicted` one.
-        normalisation: `softmax` of 100 times the scores; `none`; `l2`: magnitudes divided by their L2 norm; `sum`:
+        normalization: `softmax` of 100 times the scores; `none`; `l2`: magnitudes divided by their L2 norm; `sum`:
             magnitudes divided by their sum. Default: as in the paper (`softmax` for `attention_last`, `none` for
             `attention_rollout`, `l2` for signed explainers), and `sum` for other unsigned ones.
 
@@ -57,7 +57,7 @@ class ExplanationLoss(AttributionObjective):
     score: Score = "mae"
     weight: float = 1.0
     target: Literal["label", "predicted"] = "label"
-    normalisation: Normalisation | None = None
+    normalization: Normalization | None = None
     name: ClassVar[str] = "explanation"
     equation: ClassVar[str] = r"d(e(x), t), \; d \in \{ \text{MAE}, \text{MSE}, \text{BCE}, \text{KL} \}"
     use: ClassVar[str] = "The data has human rationales, and attributions should follow them."
@@ -66,7 +66,7 @@ class ExplanationLoss(AttributionObjective):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("score", self.score, DISTANCES)
-        check_choice("normalisation", self.normalisation_in_use, NORMALISATIONS)
+        check_choice("normalization", self.normalization_in_use, NORMALIzATIONS)
         check_choice("target of guidance", self.target, ("label", "predicted"))
 
     @property
@@ -75,20 +75,20 @@ class ExplanationLoss(AttributionObjective):
         return True
 
     @property
-    def normalisation_in_use(self) -> Normalisation:
-        """The given normalisation, or else the default for the explainer."""
-        usual = PAPER_NORMALISATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
-        return self.normalisation or usual
+    def normalization_in_use(self) -> Normalization:
+        """The given normalization, or else the default for the explainer."""
+        usual = PAPER_NORMALIzATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
+        return self.normalization or usual
 
     @property
     def compares_distributions(self) -> bool:
         """Whether the rationale is a distribution over its positions; otherwise it is 0 or 1 at each position."""
-        return self.normalisation_in_use != "l2" or self.score == "kl"
+        return self.normalization_in_use != "l2" or self.score == "kl"
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters, with the normalisation in use and the explainer's parameters."""
-        return super().params | {"normalisation": self.normalisation_in_use}
+        """The parameters, with the normalization in use and the explainer's parameters."""
+        return super().params | {"normalization": self.normalization_in_use}
 
     def size(self, batch: Batch) -> Tensor:
         """Return the number [] of positions of the examples that count; with `kl` the number of these examples."""
@@ -114,13 +114,13 @@ class ExplanationLoss(AttributionObjective):
         """Return the distance between explanations and rationales, a scalar: a mean over what counts, see `size`."""
         batch = step.batch
         counted = batch.attended & self.select_examples(batch)[:, None]
-        scores = NORMALISATIONS[self.normalisation_in_use](self._explain(step), batch.attended)
+        scores = NORMALIzATIONS[self.normalization_in_use](self._explain(step), batch.attended)
         rationale = get_rationale_mask(batch).to(scores.dtype)
         if self.compares_distributions:
             # §3: the target of attention is t = e / Σe, that of input × gradient the mask itself
             rationale = rationale / rationale.sum(1, keepdim=True).clamp(min=1)
         if self.score == "kl":
-            scores = _normalise_sum(scores, batch.attended)
+            scores = _normalize_sum(scores, batch.attended)
         distances = DISTANCES[self.score](scores, rationale).masked_fill(~counted, 0.0)
         return distances.sum() / self.size(batch).clamp(min=1)
 
@@ -139,18 +139,18 @@ def get_rationale_mask(batch: Batch) -> Tensor:
     return batch.rationale_mask & batch.content
 
 
-def _normalise_softmax(scores: Tensor, attended: Tensor) -> Tensor:
+def _normalize_softmax(scores: Tensor, attended: Tensor) -> Tensor:
     # attention weights are close to each other: without the factor 100 their softmax is nearly uniform
     return (SOFTMAX_SCALE * scores).masked_fill(~attended, -torch.inf).softmax(1)
 
 
-def _normalise_l2(scores: Tensor, attended: Tensor) -> Tensor:
+def _normalize_l2(scores: Tensor, attended: Tensor) -> Tensor:
     scores = scores.masked_fill(~attended, 0.0)
     # MIN_NORM² inside the root: the derivative of a root is infinite at 0
     return (scores / (scores.square().sum(1, keepdim=True) + MIN_NORM**2).sqrt()).abs()
 
 
-def _normalise_sum(scores: Tensor, attended: Tensor) -> Tensor:
+def _normalize_sum(scores: Tensor, attended: Tensor) -> Tensor:
     magnitudes = scores.masked_fill(~attended, 0.0).abs()
     return magnitudes / magnitudes.sum(1, keepdim=True).clamp(min=MIN_NORM)
 
@@ -166,11 +166,11 @@ def _pointwise_kl(scores: Tensor, rationale: Tensor) -> Tensor:
     return entropy - rationale * scores.clamp(min=MIN_PROBABILITY).log()
 
 
-NORMALISATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "softmax": _normalise_softmax,
+NORMALIzATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "softmax": _normalize_softmax,
     "none": lambda scores, attended: scores,
-    "l2": _normalise_l2,
-    "sum": _normalise_sum,
+    "l2": _normalize_l2,
+    "sum": _normalize_sum,
 }
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mae": lambda scores, rationale: (scores - rationale).abs(),

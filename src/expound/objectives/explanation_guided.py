@@ -13,7 +13,7 @@ from expound.explainers.attention.weights import select_readout_row
 from expound.explainers.base import describe_explainer
 from expound.explainers.gradients.integrated_gradients import IntegratedGradients
 from expound.models import Batch, Capture, Outputs
-from expound.objectives.base import LabelledObjective, TrainingStep
+from expound.objectives.base import LabeledObjective, TrainingStep
 from expound.objectives.teacher import (
     Aggregation,
     compute_importance,
@@ -30,7 +30,7 @@ LAST = Capture(attentions=True, last_only=True)
 
 
 @dataclass(frozen=True)
-class ExplanationGuidedLoss(LabelledObjective):
+class ExplanationGuidedLoss(LabeledObjective):
     """KL(att(x) ‖ s) + KL(att(x̃) ‖ s), mean over examples (Li et al. 2023, REGEX, eq. 6 and 7).
 
     s: the teacher's attribution of the gold label on the unmasked input, without dropout and without a graph. x̃: x
@@ -40,26 +40,26 @@ class ExplanationGuidedLoss(LabelledObjective):
 
     Args:
         explainer: the teacher, any explainer; it need not be differentiable.
-        mask_ratio: from 0 to 1; of l content positions max(1, ⌈mask_ratio · l⌉) are masked.
+        mask_fraction: from 0 to 1; of l content positions max(1, ⌈mask_fraction · l⌉) are masked.
         weight: λ4, the factor of the term in the total loss.
         aggregation: of a position's embedding dimensions, `l2` (any explainer with an `aggregate`) or `mean` (see
             `compute_importance`). Default: `l2` for integrated_gradients, input_x_gradient and deep_lift, as in the
             paper, else `mean`.
         direction: the first argument of KL, the `attention` (the paper's order) or the `teacher`.
-        share: see `Objective.share`.
+        batch_fraction: see `Objective.batch_fraction`.
         lifetime: epochs for which the teacher's scores of an example are kept; 0: they are computed in every step. An
             example occurs once per epoch, so only lifetimes from 2 on save time.
 
     Raises:
-        ExpoundError: a choice or a ratio out of range, images, or a task with several labels at once.
+        ExpoundError: a choice or a fraction out of range, images, or a task with several labels at once.
     """
 
     explainer: Explainer = DEFAULT_TEACHER
-    mask_ratio: float = 0.15
+    mask_fraction: float = 0.15
     weight: float = 0.01
     aggregation: Aggregation | None = None
     direction: Direction = "attention"
-    share: float = 1.0
+    batch_fraction: float = 1.0
     lifetime: int = 0
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "explanation_guided"
@@ -69,8 +69,8 @@ class ExplanationGuidedLoss(LabelledObjective):
     avoid: ClassVar[str] = "The teacher's attributions are at chance on your model; compare first."
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mask_ratio <= 1:
-            raise ExpoundError(f"expected a mask ratio from 0 to 1, as 0.15 for 15 %, got {self.mask_ratio}")
+        if not 0 <= self.mask_fraction <= 1:
+            raise ExpoundError(f"expected a mask fraction from 0 to 1, as 0.15 for 15 %, got {self.mask_fraction}")
         check_choice("aggregation", self.aggregation_in_use, get_args(Aggregation))
         set_aggregation(self.explainer, self.aggregation_in_use)
         if self.lifetime < 0:
@@ -99,18 +99,18 @@ class ExplanationGuidedLoss(LabelledObjective):
         return self.memory if self.lifetime else None
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """Return the divergence of attention from the teacher, a scalar: a mean over labelled examples."""
+        """Return the divergence of attention from the teacher, a scalar: a mean over labeled examples."""
         model, batch = step.model, step.batch
         target = self._get_gold_target(step)
         scores = self._ask_teacher(step, target)
-        least_important = select_least_important(scores, batch.content, self.mask_ratio)
+        least_important = select_least_important(scores, batch.content, self.mask_fraction)
         masked_ids = batch.inputs["input_ids"].masked_fill(least_important, model.mask_id)
         masked_outputs = model(replace(batch, inputs=batch.inputs | {"input_ids": masked_ids}), capture=LAST)
         teacher = to_distribution(scores, batch.content)
         divergence = self._compare(_attention_distribution(step, step.outputs, target), teacher)
         # eq. 7: the masked input is compared with the scores of the unmasked one
         divergence = divergence + self._compare(_attention_distribution(step, masked_outputs, target), teacher)
-        return self.mean_over_labelled(step, divergence)
+        return self.mean_over_labeled(step, divergence)
 
     def _ask_teacher(self, step: TrainingStep, target: Tensor) -> Tensor:
         """Return the teacher's scores [B, L], computed now or taken from the memory."""

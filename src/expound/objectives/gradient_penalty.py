@@ -12,7 +12,7 @@ from torch import Tensor
 from expound.explainers.differentiation import compute_gradient, embed_with_gradient
 from expound.models import Capture
 from expound.models.outputs import to_float32
-from expound.objectives.base import LabelledObjective, Objective, TrainingStep, task_losses
+from expound.objectives.base import LabeledObjective, Objective, TrainingStep, task_losses
 
 
 class EmbeddingGradientObjective(Objective):
@@ -43,24 +43,26 @@ class EmbeddingGradientObjective(Objective):
 
 
 @dataclass(frozen=True)
-class GradientPenalty(EmbeddingGradientObjective, LabelledObjective):
+class GradientPenalty(EmbeddingGradientObjective, LabeledObjective):
     """The norm of the task loss's gradient at the input embeddings, mean over examples (Li et al. 2023, REGEX, eq. 4).
 
     ‖∂ℓ_b/∂E_b‖₂ over the positions and dimensions of each example, without padding. The norm of the weights, which
     the equation adds, is left to the optimizer's weight decay. Examples without a usable label do not count.
 
-    `share`: see `Objective.share`.
+    `batch_fraction`: see `Objective.batch_fraction`.
     """
 
     weight: float = 0.01
-    share: float = 1.0
+    batch_fraction: float = 1.0
     name: ClassVar[str] = "gradient_penalty"
     equation: ClassVar[str] = r"\frac{1}{B} \sum_b \lVert \partial \ell_b / \partial E_b \rVert_2"
     use: ClassVar[str] = "The answer should hardly move with the input."
-    avoid: ClassVar[str] = "Step time is short: it takes a second derivative (`share` takes it on a part of the batch)."
+    avoid: ClassVar[str] = (
+        "Step time is short: it takes a second derivative (`batch_fraction` takes it on a part of the batch)."
+    )
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """Return the mean gradient norm over the labelled examples, a scalar."""
+        """Return the mean gradient norm over the labeled examples, a scalar."""
 
         def compute_losses(logits: Tensor) -> Tensor:
             return task_losses(step.model, step.batch, logits)[0]
@@ -70,4 +72,4 @@ class GradientPenalty(EmbeddingGradientObjective, LabelledObjective):
         # squares of half-precision gradients underflow
         gradient = to_float32(gradient)
         norms: Tensor = torch.linalg.vector_norm(gradient, dim=(1, 2))
-        return self.mean_over_labelled(step, norms)
+        return self.mean_over_labeled(step, norms)

@@ -25,14 +25,14 @@ class RightReasonsLoss(EmbeddingGradientObjective):
     has A = 0 and counts as 0 in the mean, as in the paper; where an annotator marked nothing, A is 1 everywhere.
 
     `weight`: λ. The term is near 0 in a model that knows nothing yet and can be far above the cross-entropy in one that
-    is sure of its answers; a high weight keeps the model unsure. `share`: see `Objective.share`.
+    is sure of its answers; a high weight keeps the model unsure. `batch_fraction`: see `Objective.batch_fraction`.
 
     Raises:
         ExpoundError: a weight below 0, or a task other than classification.
     """
 
     weight: float = 1.0
-    share: float = 1.0
+    batch_fraction: float = 1.0
     name: ClassVar[str] = "right_reasons"
     equation: ClassVar[str] = (
         r"\frac{1}{B} \sum_b \sum_d \left( A_{bd} \frac{\partial}{\partial E_{bd}} \sum_k \log p_{bk} \right)^2"

@@ -22,21 +22,21 @@ TASKS = ("classification", "multi_label", "regression")
 
 @dataclass(frozen=True)
 class SelectedWordsLoss(AttributionObjective):
-    """The task's loss on the selected tokens, and the distance of their expected share from a ratio.
+    """The task's loss on the selected tokens, and the distance of their expected share from a fraction.
 
     A second pass reads the input embeddings multiplied by the gates z; special tokens are always kept. HardKuma gates
     are differentiated through their samples (Bastings et al. 2019). For Bernoulli gates the gradient of the expected
     loss is estimated by REINFORCE (Lei et al. 2016) from two samples, each of which is the other one's baseline. In
     evaluation gates have their most likely values. The expected share of selected tokens, and the expected number of
-    changes between neighbours, are computed from the gates' probabilities.
+    changes between neighbors, are computed from the gates' probabilities.
 
     Args:
         explainer: the extractor, trained with the model; default: a new `rationale_extractor`.
         weight: λ, the factor of the term in the total loss.
-        ratio: the share of a text's tokens that should be selected.
-        sparsity: the weight of |expected share − ratio| within the term.
+        fraction: the share of a text's tokens that should be selected.
+        sparsity: the weight of |expected share − fraction| within the term.
         sparsity_warmup: the steps over which this weight grows from 0. If gates close at once, they close alike.
-        continuity: the weight of the expected changes between neighbours, per token.
+        continuity: the weight of the expected changes between neighbors, per token.
         lr_multiplier: the learning rate of the extractor, as a multiple of the model's.
 
     Raises:
@@ -45,7 +45,7 @@ class SelectedWordsLoss(AttributionObjective):
 
     explainer: Explainer = DEFAULT_EXTRACTOR
     weight: float = 1.0
-    ratio: float = 0.2
+    fraction: float = 0.2
     sparsity: float = 1.0
     sparsity_warmup: int = 0
     continuity: float = 0.0
@@ -66,8 +66,8 @@ class SelectedWordsLoss(AttributionObjective):
         kind = given.explainer_class if isinstance(given, UntrainedExplainer) else type(given)
         if kind is not RationaleExtractor:
             raise ExpoundError(f"{self.name} trains a rationale_extractor, not {self.explainer.name}")
-        if not 0 < self.ratio <= 1:
-            raise ExpoundError(f"expected a ratio above 0 and up to 1, as 0.2 for 20 %, got {self.ratio}")
+        if not 0 < self.fraction <= 1:
+            raise ExpoundError(f"expected a fraction above 0 and up to 1, as 0.2 for 20 %, got {self.fraction}")
         if min(self.sparsity, self.sparsity_warmup, self.continuity) < 0 or self.lr_multiplier <= 0:
             raise ExpoundError(
                 "expected sparsity, sparsity_warmup and continuity of at least 0, and an lr_multiplier above 0"
@@ -87,7 +87,7 @@ class SelectedWordsLoss(AttributionObjective):
             gates = extractor.find_gates(step.outputs)
             length = content.sum(1).clamp(min=1)
             share = (gates.selected * content).sum(1) / length
-            penalty = self.sparsity * self._find_progress(step) * (share - self.ratio).abs()
+            penalty = self.sparsity * self._find_progress(step) * (share - self.fraction).abs()
             penalty = penalty + self.continuity * expect_changes(gates.selected, content) / length
         if not step.context.training:
             losses = self._compute_losses(step, gates.most_likely())

@@ -18,7 +18,7 @@ Form = Literal["margin", "mae", "kl", "reverse_kl"]
 
 @dataclass(frozen=True)
 class SufficiencyLoss(ErasureCriterion):
-    """Distance between the answers to the top alone and to the whole input, mean over examples and bins (IvRA, eq. 11).
+    """Distance between the answers to the top alone and to the whole input, mean over examples (IvRA, eq. 11).
 
     CE is −log p of the prediction on x (spans: the sum over start and end).
 

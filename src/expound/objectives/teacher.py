@@ -57,17 +57,17 @@ def compute_importance(
     return scores.masked_fill(~batch.content, 0.0)
 
 
-def select_least_important(scores: Tensor, content: Tensor, ratio: float) -> Tensor:
-    """Return the max(1, ⌈ratio · l⌉) lowest of each example's l content scores [B, L] bool; of equal ones the first."""
+def select_least_important(scores: Tensor, content: Tensor, fraction: float) -> Tensor:
+    """Return the max(1, ⌈fraction · l⌉) lowest of each example's l content scores [B, L]; of equal ones the first."""
     count = content.sum(1, keepdim=True)
     # without the subtraction 0.07 · 100 = 7.000000000000001 would be rounded up to 8
-    size = (ratio * count.double() - 1e-9).ceil().clamp(min=1)
+    size = (fraction * count.double() - 1e-9).ceil().clamp(min=1)
     order = scores.masked_fill(~content, torch.inf).argsort(dim=1, stable=True)
     return (order.argsort(dim=1) < size) & content
 
 
 def to_distribution(scores: Tensor, content: Tensor) -> Tensor:
-    """Return scores of at least 0, normalised to sum to 1 over content [B, L]; uniform if all scores are 0."""
+    """Return scores of at least 0, normalized to sum to 1 over content [B, L]; uniform if all scores are 0."""
     scores = to_float32(scores).masked_fill(~content, 0.0)
     shares = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
     # eq. 6: the constant keeps the logarithms of KL finite

@@ -22,9 +22,9 @@ MIN_NORM = 1e-30
 class VirtualAdversarialLoss(Objective):
     """max_δ ℓ(f(E + δ), f(E)), mean over examples (Li et al. 2023, REGEX, eq. 3; Jiang et al. 2020, SMART).
 
-    δ starts as N(0, `deviation`²) and takes `steps` ascent steps along g = ∇_δ ℓ(f(E + δ), f(E)), with a constant f(E).
-    It is zero at padding, and a constant in the term itself, whose gradient goes through both answers. No labels are
-    needed. ℓ is `answer_divergence`.
+    δ starts as N(0, `stdevs`²) and takes `ascent_steps` ascent steps along g = ∇_δ ℓ(f(E + δ), f(E)), with a constant
+    f(E). It is zero at padding, and a constant in the term itself, whose gradient goes through both answers. No labels
+    are needed. ℓ is `answer_divergence`.
 
     All passes are the objective's own, with the same attention kernels and the same dropout mask.
 
@@ -33,11 +33,11 @@ class VirtualAdversarialLoss(Objective):
         form: `literal`: δ ← clamp(δ + η · g / ‖g‖∞, −ε, ε), as printed; `smart`: δ ← u / (‖u‖∞ + ε) with
             u = δ + η · g, as in the code of SMART, where ε only stabilises the division and |δ| may grow to 1. Norms
             are over the d dimensions of each position.
-        steps: the number of ascent steps; 0 leaves the noise.
+        ascent_steps: the number of ascent steps; 0 leaves the noise.
         step_size: η.
         radius: ε; the paper's 1e-5 is a hundredth of a step and hardly moves an answer.
-        deviation: σ.
-        share: see `Objective.share`.
+        stdevs: σ.
+        batch_fraction: see `Objective.batch_fraction`.
 
     Raises:
         ExpoundError: an unknown form, or a number out of range.
@@ -45,22 +45,22 @@ class VirtualAdversarialLoss(Objective):
 
     weight: float = 0.5
     form: Form = "literal"
-    steps: int = 2
+    ascent_steps: int = 2
     step_size: float = 1e-3
     radius: float = 1e-3
-    deviation: float = 1e-5
-    share: float = 1.0
+    stdevs: float = 1e-5
+    batch_fraction: float = 1.0
     name: ClassVar[str] = "virtual_adversarial"
     exact_gradient: ClassVar[bool] = False
     separable: ClassVar[bool] = False
     equation: ClassVar[str] = r"\max_{\lVert \delta \rVert \le \epsilon} \ell(f(E + \delta), f(E))"
     use: ClassVar[str] = "Robustness without labels."
     remedy: ClassVar[str] = "Use a radius of 1e-3 or more (--radius), or a higher weight"
-    avoid: ClassVar[str] = "Cost matters: each ascent step takes a further pass (`share`, `steps`)."
+    avoid: ClassVar[str] = "Cost matters: each ascent step takes a further pass (`batch_fraction`, `ascent_steps`)."
 
     def __post_init__(self) -> None:
         check_choice("form of virtual adversarial training", self.form, get_args(Form))
-        for name in ("steps", "deviation", "step_size", "radius"):
+        for name in ("ascent_steps", "stdevs", "step_size", "radius"):
             if getattr(self, name) < 0:
                 raise ExpoundError(f"{name} is at least 0, got {getattr(self, name)}")
 
@@ -86,8 +86,8 @@ class VirtualAdversarialLoss(Objective):
             device=embeddings.device,
             dtype=embeddings.dtype,
         )
-        delta = self.deviation * noise * attended
-        for _ in range(self.steps):
+        delta = self.stdevs * noise * attended
+        for _ in range(self.ascent_steps):
             with torch.enable_grad():
                 variable = delta.requires_grad_()
                 divergence = answer_divergence(step, answer(embeddings + variable), clean)

@@ -9,13 +9,13 @@ from typing import Annotated, ClassVar, Literal
 
 from datasets import Dataset
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.base import FittedExplainer
 from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
 from expound.explainers.learned.trained_citation import TrainedCitation
-from expound.explainers.perturbation.context_cite import ContextCite, default_granularity
+from expound.explainers.perturbation.context_cite import ContextCite, default_unit
 from expound.models import ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 from expound.recipes.base import Effect, Recipe, load_explained_model
@@ -46,7 +46,7 @@ class At2Recipe(Recipe):
     """A fit of `attention_to_source` (Cohen-Wang et al. 2025) or of a probe to a model that is not changed."""
 
     ablated: ContextCite
-    learner: Learner = "attention_to_source"
+    explainer: Learner = "attention_to_source"
     task: Literal["generation"] | None = None
     uses_trainer_defaults: ClassVar[bool] = False
     keeps_model: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class At2Recipe(Recipe):
             raise ExpoundError("at2 always fits max_steps steps: early stopping does not apply")
         fit = FitOptions(arguments["max_steps"], arguments["learning_rate"], arguments["per_device_train_batch_size"])
         explained = load_explained_model(self.name, model, options, self.task)
-        learner = LEARNERS[self.learner].for_model(explained)
+        learner = LEARNERS[self.explainer].for_model(explained)
         result = train_source_attention(explained, train, dev, folder, self.ablated, fit, options, learner)
         is_saved = result.reused and (folder / TrainedCitation.card.name).is_dir()
         if is_generation_data(train) and result.finished and not is_saved:
@@ -74,22 +74,22 @@ class At2Recipe(Recipe):
 
     def _save_citation(self, model: ExplainedModel, train: Dataset, folder: Path) -> None:
         """Save the fitted method as a citation, whose small scores are 0, beside it."""
-        unit = self.ablated.granularity or default_granularity(model.encode([train[0]]))
+        unit = self.ablated.unit or default_unit(model.encode([train[0]]))
         rows = list(train.take(min(THRESHOLD_ROWS, len(train))))
-        method = LEARNERS[self.learner].from_pretrained(folder).to(model.device)
+        method = LEARNERS[self.explainer].from_pretrained(folder).to(model.device)
         threshold = choose_threshold(model, method, rows, unit, self.ablated.perturbation)
-        TrainedCitation(method, unit, threshold).save_pretrained(folder, self.learner)
+        TrainedCitation(method, unit, threshold).save_pretrained(folder, self.explainer)
 
 
 def at2(
-    ablations: Annotated[int, "Number of ablations per example.", {"min": 2}] = 32,
-    granularity: Annotated[
-        Granularity | None, "Unit that is removed. Default: words; sentences of a prompt for generated answers."
+    n_samples: Annotated[int, "Number of ablations per example.", {"min": 2}] = 32,
+    unit: Annotated[
+        UnitName | None, "Unit that is removed. Default: words; sentences of a prompt for generated answers."
     ] = None,
     perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
-    keep: Annotated[float, "Probability that a unit is kept."] = 0.5,
+    keep_probability: Annotated[float, "Probability that a unit is kept."] = 0.5,
     task: Annotated[Literal["generation"] | None, "generation: explain the responses of a language model."] = None,
-    learner: Annotated[
+    explainer: Annotated[
         Learner, "Explainer that is fitted: AT2's attention of all heads, or a probe of hidden states as a baseline."
     ] = "attention_to_source",
 ) -> Recipe:
@@ -101,15 +101,17 @@ def at2(
 
     Example: expound train at2 --model runs/sst --data sst:data/sst --limit 500 --output-dir runs/at2
     """
-    check_choice("learner", learner, LEARNERS)
+    check_choice("explainer", explainer, LEARNERS)
     return At2Recipe(
         name="at2",
         trains_language_models=True,
         paper="Cohen-Wang et al. 2025",
         arguments={"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512},
-        effect=Effect("lds", f"{learner}:{{run}}", "attention_last"),
-        departures=DEPARTURES if learner == "attention_to_source" else (*DEPARTURES, PROBED),
-        ablated=ContextCite(n_samples=ablations, granularity=granularity, perturbation=perturbation, keep=keep),
-        learner=learner,
+        effect=Effect("lds", f"{explainer}:{{run}}", "attention_last"),
+        departures=DEPARTURES if explainer == "attention_to_source" else (*DEPARTURES, PROBED),
+        ablated=ContextCite(
+            n_samples=n_samples, unit=unit, perturbation=perturbation, keep_probability=keep_probability
+        ),
+        explainer=explainer,
         task=task,
     )

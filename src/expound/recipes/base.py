@@ -50,7 +50,7 @@ class Recipe:
         patience: evaluations without improvement before early stopping; None: no early stopping.
         threshold: how much counts as an improvement.
         max_length: the largest number of tokens of a text; None: what the model takes.
-        head_rate: the learning rate of the head of a pretrained model, as a multiple of the encoder's.
+        head_lr_multiplier: the learning rate of the head of a pretrained model, as a multiple of the encoder's.
         head_dropout: dropout before the output layer; None: the model's own.
         head_activation: the activation of a head that otherwise has its encoder's.
         trains_language_models: whether data with prompts and responses can be trained on.
@@ -70,7 +70,7 @@ class Recipe:
     patience: int | None = None
     threshold: float = 0.0
     max_length: int | None = None
-    head_rate: float = 1.0
+    head_lr_multiplier: float = 1.0
     head_dropout: float | None = None
     head_activation: str | None = None
     trains_language_models: bool = False
@@ -154,7 +154,7 @@ class Recipe:
             early_stopping_threshold=self.threshold,
             max_length=self.max_length,
             # a model from scratch has no pretrained encoder that would need a lower rate than the head
-            head_rate=1.0 if new else self.head_rate,
+            head_lr_multiplier=1.0 if new else self.head_lr_multiplier,
             head_dropout=self.head_dropout,
             head_activation=self.head_activation,
         )

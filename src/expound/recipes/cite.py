@@ -10,11 +10,11 @@ from typing import Annotated
 from datasets import Dataset
 from torch import nn
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.explainers import Explainer, explainer
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.trained_citation import TrainedCitation
-from expound.explainers.perturbation.context_cite import default_granularity
+from expound.explainers.perturbation.context_cite import default_unit
 from expound.models import ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 from expound.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Objective
@@ -43,83 +43,82 @@ AVOID = "The model may not change; fit `at2`, or ask `context_cite`."
 class CiteRecipe(LoraRecipe):
     """The task's loss, ablation fidelity of the citations, and the divergence of answers from the original model's.
 
-    `citation`: the explainer's spec. `fidelity`: the objective that trains it. `drift`: the weight of the divergence.
-    `alpha`: how often a calibrated lower bound may be violated. `rank`: of LoRA adapters; 0: all weights are trained.
+    `explainer`: the explainer's spec. `fidelity`: the objective that trains it. `kl_weight`: the weight of the
+    divergence. `alpha`: how often a calibrated lower bound may be violated. `lora_rank`: of LoRA adapters; 0: all
+    weights are trained.
     """
 
-    citation: str = "decompx_linear"
+    explainer: str = "decompx_linear"
     fidelity: AblationFidelity
-    drift: float
+    kl_weight: float
     alpha: float
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the model, then choose the sparsity of citations and calibrate their lower bounds."""
         # without adapters this is ordinary fine-tuning, the run of LoraRecipe's base class
-        run = super().run if self.rank else super(LoraRecipe, self).run
+        run = super().run if self.lora_rank else super(LoraRecipe, self).run
         result = run(model, train, dev, folder, options)
         if result.finished and not (result.reused and (folder / TrainedCitation.card.name).is_dir()):
             self._calibrate(result, train, dev)
         return result
 
     def _calibrate(self, result: TrainResult, train: Dataset, dev: Dataset) -> None:
-        model, how = result.model, self.fidelity.perturbation
+        model, perturbation = result.model, self.fidelity.perturbation
         # a learned explainer was saved in the folder of the run
-        spec = self.citation
-        if self.citation == LEARNED_METHOD:
+        spec = self.explainer
+        if self.explainer == LEARNED_METHOD:
             spec = f"{LEARNED_METHOD}:{result.output_dir}"
         method = explainer(spec)
         if isinstance(method, nn.Module):
             method = method.to(model.device)
-        unit = self._find_unit(train) or default_granularity(model.encode([train[0]]))
+        unit = self._find_unit(train) or default_unit(model.encode([train[0]]))
         rows = list(train.take(min(THRESHOLD_ROWS, len(train))))
-        citation = TrainedCitation(method, unit, choose_threshold(model, method, rows, unit, how))
+        citation = TrainedCitation(method, unit, choose_threshold(model, method, rows, unit, perturbation))
         if not is_generation_data(dev):
-            citation.save_pretrained(result.output_dir, self.citation)
+            citation.save_pretrained(result.output_dir, self.explainer)
             return
         # the threshold is chosen on train and the bounds are calibrated on dev, as conformal prediction requires
-        prompts = [measure_citations(model, citation, row, how) for row in dev]
+        prompts = [measure_citations(model, citation, row, perturbation) for row in dev]
         calibrated = replace(citation, lower_bound=calibrate_bounds(prompts, self.alpha))
-        calibrated.save_pretrained(result.output_dir, self.citation, coverage=compute_coverage(prompts, self.alpha))
+        calibrated.save_pretrained(result.output_dir, self.explainer, coverage=compute_coverage(prompts, self.alpha))
 
-    def _find_unit(self, data: Dataset) -> Granularity | None:
-        return self.fidelity.granularity or ("source" if "sources" in data.column_names else None)
+    def _find_unit(self, data: Dataset) -> UnitName | None:
+        return self.fidelity.unit or ("source" if "sources" in data.column_names else None)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
-        """Return the terms for the model that training starts from, with adapters added to it if `rank` is above 0."""
-        if self.rank:
-            add_lora(model, self.rank)
-        if self.citation == LEARNED_METHOD:
+        """Return the terms for the model that training starts from, with adapters if `lora_rank` is above 0."""
+        if self.lora_rank:
+            add_lora(model, self.lora_rank)
+        if self.explainer == LEARNED_METHOD:
             citation: Explainer = AttentionToSource.for_model(model)
         else:
-            citation = explainer(self.citation)
-        fidelity = replace(self.fidelity, explainer=citation, granularity=self._find_unit(train))
+            citation = explainer(self.explainer)
+        fidelity = replace(self.fidelity, explainer=citation, unit=self._find_unit(train))
         objectives: list[Objective] = [CrossEntropy(), fidelity]
-        if self.drift:
+        if self.kl_weight:
             # the original is copied when training starts, so a term of weight 0 would cost its memory
-            objectives.append(KlToOriginal(self.drift))
+            objectives.append(KlToOriginal(self.kl_weight))
         return objectives
 
 
 def cite(
-    citation: Annotated[
+    explainer: Annotated[
         str, "Explainer that learns to predict ablations: decompx_linear, input_x_gradient, attention_to_source, …"
     ] = "decompx_linear",
     fidelity_weight: Annotated[float, "λ, weight of the correlation of citations and effects.", {"min": 0}] = 10.0,
-    drift_weight: Annotated[
-        float, "Weight of the divergence from the original model's answers; 0 leaves it out."
-    ] = 10.0,
-    masks: Annotated[int, "Number of ablations per example.", {"min": 2}] = 8,
+    kl_weight: Annotated[float, "Weight of the divergence from the original model's answers; 0 leaves it out."] = 10.0,
+    n_samples: Annotated[int, "Number of ablations per example.", {"min": 2}] = 8,
     lifetime: Annotated[
         int, "Epochs for which an example's ablations are kept; 0: new ones in every step.", {"min": 0}
     ] = 0,
-    every: Annotated[int, "Train citations in every N-th step, with N times the weight.", {"min": 1}] = 1,
-    granularity: Annotated[
-        Granularity | None, "Unit that is removed. Default: sources, if the data has them; else sentences, or words."
+    interval: Annotated[int, "Train citations in every N-th step, with N times the weight.", {"min": 1}] = 1,
+    unit: Annotated[
+        UnitName | None, "Unit that is removed. Default: sources, if the data has them; else sentences, or words."
     ] = None,
     perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
-    keep: Annotated[float, "Probability that a unit is kept."] = 0.5,
+    keep_probability: Annotated[float, "Probability that a unit is kept."] = 0.5,
     alpha: Annotated[float, "How often a lower bound may be violated.", {"min": 0.001, "max": 0.5}] = 0.1,
-    rank: Annotated[int, "Rank of LoRA adapters; 0: train all weights.", {"min": 0}] = 0,
+    lora_rank: Annotated[int, "Rank of LoRA adapters; 0: train all weights.", {"min": 0}] = 0,
 ) -> Recipe:
     """Train a model so that a citation, made in one pass, predicts the effect of removing each source (or word).
 
@@ -132,17 +131,17 @@ def cite(
         paper="",
         trains_language_models=True,
         arguments={"learning_rate": 3e-4, "per_device_train_batch_size": 16, "metric_for_best_model": "loss"},
-        citation=citation,
+        explainer=explainer,
         fidelity=AblationFidelity(
             weight=fidelity_weight,
-            masks=masks,
-            keep=keep,
-            granularity=granularity,
+            n_samples=n_samples,
+            keep_probability=keep_probability,
+            unit=unit,
             perturbation=perturbation,
             lifetime=lifetime,
-            interval=every,
+            interval=interval,
         ),
-        drift=drift_weight,
+        kl_weight=kl_weight,
         alpha=alpha,
-        rank=rank,
+        lora_rank=lora_rank,
     )

@@ -1,4 +1,4 @@
-"""Explanation regularisation (ER): training on the explanation loss alone, to find bounds for `er_constrained`."""
+"""Explanation regularization (ER): training on the explanation loss alone, to find bounds for `er_constrained`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AVOID = "As a classifier; it learns no task."
 
 
 def er_bound(
-    guide: Annotated[
+    explainer: Annotated[
         str | Explainer,
         "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
     ] = "attention_last",
@@ -23,9 +23,10 @@ def er_bound(
 
     The dev bound is the lowest dev loss, the training bound 1.5 times the lowest training loss, each a mean over seeds.
 
-    Example: expound train er_bound --guide alti --model bert-base-uncased --data sst:data/sst --output-dir runs/bound
+    Example: expound train er_bound --explainer alti --model bert-base-uncased --data sst:data/sst --output-dir
+        runs/bound
     """
-    loss, _ = make_explanation_loss(guide, 1.0)
+    loss, _ = make_explanation_loss(explainer, 1.0)
     # §3.4
     patience = 10 if loss.explainer.name == "input_x_gradient" else 5
     return Recipe(

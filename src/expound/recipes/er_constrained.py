@@ -1,4 +1,4 @@
-"""Constrained explanation regularisation (ER-C): lowest cross-entropy with the explanation loss below a bound."""
+"""Constrained explanation regularization (ER-C): lowest cross-entropy with the explanation loss below a bound."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from expound.training import ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
 
-PAPER = {"bound": None, "multiplier_rate": None, "multiplier_decay": 0.99}
+PAPER = {"bound": None, "multiplier_learning_rate": None, "multiplier_decay": 0.99}
 EQUATION = r"\min \text{CE} \text{ subject to } d(e(x), t) \le \beta"
 USE = "You know how close attributions should come, and not the weight."
 AVOID = "You cannot run `er_bound` first and the defaults' bounds are of other data."
 
 
 def er_constrained(
-    guide: Annotated[
+    explainer: Annotated[
         str | Explainer,
         "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
     ] = "attention_last",
@@ -30,7 +30,7 @@ def er_constrained(
         "Bound on the training explanation loss; er_bound prints one. The default suits attention_last on SST.",
     ] = 0.055,
     dev_bound: Annotated[float | None, "Bound on the dev explanation loss. Default: the paper's, or --bound."] = None,
-    multiplier_rate: Annotated[
+    multiplier_learning_rate: Annotated[
         float | None, "Learning rate of the multiplier; the paper's belongs to thousands of steps."
     ] = 2.0,
     multiplier_decay: Annotated[
@@ -43,10 +43,10 @@ def er_constrained(
     kept. A run without such an epoch ends with feasible: 0; discard it and train another seed. er_bound finds bounds
     for other guides, models and data than the paper's.
 
-    Example: expound train er_constrained --guide attention_last --bound 0.055 --model bert-base-uncased
+    Example: expound train er_constrained --explainer attention_last --bound 0.055 --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er
     """
-    loss, values = make_explanation_loss(guide, 1.0)
+    loss, values = make_explanation_loss(explainer, 1.0)
     if bound is None:
         bound = values.train_bound
         # the paper's dev bound belongs to its training bound: with another one it does not apply
@@ -58,7 +58,7 @@ def er_constrained(
         loss,
         bound=bound,
         dev_bound=dev_bound,
-        learning_rate=values.multiplier_rate if multiplier_rate is None else multiplier_rate,
+        learning_rate=values.multiplier_learning_rate if multiplier_learning_rate is None else multiplier_learning_rate,
         decay=multiplier_decay,
     )
     return Recipe(
@@ -68,6 +68,6 @@ def er_constrained(
         trainer=ConstrainedTrainer,
         **trainer_arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
-        effect=Effect("auc", loss.explainer.name),
+        effect=Effect("rationale_auc", loss.explainer.name),
         departures=DEPARTURES,
     )

@@ -1,4 +1,4 @@
-"""Explanation regularisation (ER): the sum of cross-entropy and explanation loss."""
+"""Explanation regularization (ER): the sum of cross-entropy and explanation loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AVOID = "You expect accuracy out of domain to rise: at our scale it did not."
 
 
 def er_joint(
-    guide: Annotated[
+    explainer: Annotated[
         str | Explainer,
         "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
     ] = "attention_last",
@@ -30,10 +30,10 @@ def er_joint(
     On 1,000 sentences of SST, the default raises the AUC of attention from .66 to .78; accuracy changed by −2.5, −3.0
     and +1.3 points with three seeds. er_constrained raises it as much, and accuracy changed by at most 1.6.
 
-    Example: expound train er_joint --guide attention_last --control --model bert-base-uncased --data sst:data/sst
+    Example: expound train er_joint --explainer attention_last --control --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er
     """
-    loss, values = make_explanation_loss(guide, weight)
+    loss, values = make_explanation_loss(explainer, weight)
     return Recipe(
         name="er_joint",
         **SHARED_FIELDS,
@@ -42,6 +42,6 @@ def er_joint(
         **trainer_arguments(values.joint_rate, values.joint_epochs, eval_on_start=True),
         patience=5,
         threshold=1e-5,
-        effect=Effect("auc", loss.explainer.name),
+        effect=Effect("rationale_auc", loss.explainer.name),
         departures=DEPARTURES,
     )

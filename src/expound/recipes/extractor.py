@@ -16,7 +16,7 @@ DEPARTURES = (
     "One encoder selects and answers; the papers' selector and classifier are two networks, and recurrent ones.",
     "The model also learns from whole texts, which it must read to select; both losses have the same weight.",
     "Gates are of tokens, and the selected embeddings enter an encoder that still sees the positions of the others.",
-    "The distance of the expected share from a ratio is a term of the loss; Bastings et al. have a Lagrangian.",
+    "The distance of the expected share from a fraction is a term of the loss; Bastings et al. have a Lagrangian.",
     "Lei et al. sample once with a running baseline; here two samples are each other's baseline.",
 )
 
@@ -26,13 +26,15 @@ def extractor(
         Gate,
         "Random gates of the tokens: bernoulli with REINFORCE (Lei et al. 2016) or hardkuma (Bastings et al. 2019).",
     ] = "bernoulli",
-    ratio: Annotated[float, "Share of a text's tokens that should be selected."] = 0.2,
+    fraction: Annotated[float, "Share of a text's tokens that should be selected."] = 0.2,
     weight: Annotated[float, "Weight of the loss on selected tokens.", {"min": 0}] = 1.0,
-    sparsity_weight: Annotated[float, "Weight of the distance of the expected share from the ratio.", {"min": 0}] = 1.0,
+    sparsity_weight: Annotated[
+        float, "Weight of the distance of the expected share from the fraction.", {"min": 0}
+    ] = 1.0,
     sparsity_warmup: Annotated[
         int, "Steps over which this weight grows from 0; without them all gates may close alike.", {"min": 0}
     ] = 150,
-    continuity_weight: Annotated[float, "Weight of changes between neighbours, per token.", {"min": 0}] = 0.0,
+    continuity_weight: Annotated[float, "Weight of changes between neighbors, per token.", {"min": 0}] = 0.0,
 ) -> Recipe:
     """Train a model to select the words that it answers from, without human rationales (rationale extraction).
 
@@ -51,7 +53,7 @@ def extractor(
             SelectedWordsLoss(
                 UntrainedExplainer(RationaleExtractor, {"gate": gate}),
                 weight=weight,
-                ratio=ratio,
+                fraction=fraction,
                 sparsity=sparsity_weight,
                 sparsity_warmup=sparsity_warmup,
                 continuity=continuity_weight,

@@ -1,4 +1,4 @@
-"""Shared by the variants of explanation regularisation: names of guides, and values of Ferreira et al. 2024."""
+"""Shared by the variants of explanation regularization: names of guides, and values of Ferreira et al. 2024."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARED_FIELDS: Mapping[str, Any] = {
 DEPARTURES = (
     "Any encoder or decoder with a classification head, without its dropout, and in BigBird's the paper's tanh.",
     "Guided attention is taken before its dropout; the authors' code takes it after.",
-    "Word embeddings enter the model once; the authors' code adds positions and normalises twice.",
+    "Word embeddings enter the model once; the authors' code adds positions and normalizes twice.",
     "Batches are of like length; a dev figure is the mean over the whole split, not over batch means.",
     "An L2 norm of zero counts as 1e-12.",
 )
@@ -43,7 +43,7 @@ class GuideValues(NamedTuple):
     joint_rate: float
     joint_epochs: int
     constrained_rate: float
-    multiplier_rate: float
+    multiplier_learning_rate: float
     train_bound: float | None
     dev_bound: float | None
 
@@ -64,10 +64,10 @@ def make_guide(guide: str | Explainer) -> Explainer:
     return explainer(f"{ALIASES.get(name, name)}{mark}{query}")
 
 
-def make_explanation_loss(guide: str | Explainer, weight: float) -> tuple[ExplanationLoss, GuideValues]:
+def make_explanation_loss(explainer: str | Explainer, weight: float) -> tuple[ExplanationLoss, GuideValues]:
     """Return the explanation loss of a guide, and the paper's values for it."""
-    explainer = make_guide(guide)
-    return ExplanationLoss(explainer, weight=weight), GUIDE_VALUES.get(explainer.name, DEFAULT_VALUES)
+    guide = make_guide(explainer)
+    return ExplanationLoss(guide, weight=weight), GUIDE_VALUES.get(guide.name, DEFAULT_VALUES)
 
 
 def trainer_arguments(rate: float, epochs: int, **others: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from expound.training.loop.lora import add_lora, temporary_adapters
 from expound.training.loop.starting_model import Source, load_starting_model
 
 CALIBRATION_ROWS = 64
-PAPER = {"normaliser": "sparsemax", "temperature": TEMPERATURE}
+PAPER = {"normalizer": "sparsemax", "temperature": TEMPERATURE}
 
 
 class CriterionValues(NamedTuple):
@@ -121,7 +121,7 @@ class IvraRecipe(Recipe):
         """
         student = self._make_student(model, train, seed)
         explainer = InterpretableAttention.for_model(model, **self.attention).to(model.device)
-        if explainer.mix == "literal" and explainer.normaliser == "softmax":
+        if explainer.mix == "literal" and explainer.normalizer == "softmax":
             # literal softmax is uniform to 1e-6: its grids are scaled to standard deviation 1, measured on some rows
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
         if not self.train_model:
@@ -157,7 +157,7 @@ def ivra(
     criteria: Annotated[
         str, "Criteria, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …"
     ] = "comprehensiveness",
-    normaliser: Annotated[
+    normalizer: Annotated[
         Norm, "NORM; in the paper softmax is best for comprehensiveness, sparsemax for the others."
     ] = "softmax",
     mix: Annotated[
@@ -186,7 +186,7 @@ def ivra(
         InnerOptimizerName,
         "Optimizer of the student. The paper uses sgd; small models learn little with it in short runs.",
     ] = "sgd",
-    student_rate: Annotated[float, "Learning rate of the student; for adamw try 1e-4."] = 5e-3,
+    student_learning_rate: Annotated[float, "Learning rate of the student; for adamw try 1e-4."] = 5e-3,
     student_weight: Annotated[
         float,
         "β, weight of explanations in the student's loss. The paper uses 1, SMaT 5; small models learn more with 10.",
@@ -194,7 +194,7 @@ def ivra(
     outer_divergence: Annotated[
         bool, "Add β·KL(r ‖ r*) to the outer loss, as printed; SMaT's outer loss compares answers only."
     ] = False,
-    gamma: Annotated[
+    lr_decay: Annotated[
         float | None,
         "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
     ] = None,
@@ -219,7 +219,7 @@ def ivra(
         "comprehensiveness": {"margin": comprehensiveness_margin, "temperature": temperature},
         "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form, "temperature": temperature},
         "consistency": {"distance": consistency_distance},
-        "simulatability": {"rate": student_rate, "outer_divergence": outer_divergence},
+        "simulatability": {"rate": student_learning_rate, "outer_divergence": outer_divergence},
     }
     if Simulatability.name in names and student is None:
         raise ExpoundError("simulatability needs a student: give the pretrained model it starts from as --student")
@@ -229,14 +229,14 @@ def ivra(
         "learning_rate": slowest.rate,
         "num_train_epochs": 20,
         "per_device_train_batch_size": 64,
-        "lr_scheduler_kwargs": {"gamma": slowest.gamma if gamma is None else gamma, "epochs": 2},
+        "lr_scheduler_kwargs": {"gamma": slowest.gamma if lr_decay is None else lr_decay, "epochs": 2},
         "warmup_steps": 0,
         "metric_for_best_model": "criterion",
     }
     # simulatability has no metric to compare trained and untrained coefficients by
     effect, judge = None, CRITERION_METRICS.get(names[0])
     if judge is not None:
-        untrained = f"interpretable_attention?untrained&normaliser={normaliser}"
+        untrained = f"interpretable_attention?untrained&normalizer={normalizer}"
         effect = Effect(judge.name, "interpretable_attention:{run}", untrained)
     return IvraRecipe(
         name="ivra",
@@ -245,7 +245,7 @@ def ivra(
         trainer=CriterionTrainer,
         criteria={name: params.get(name, {}) for name in names},
         attention={
-            "normaliser": normaliser,
+            "normalizer": normalizer,
             "mix": mix,
             "features": features,
             "heads": heads,

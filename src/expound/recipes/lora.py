@@ -23,9 +23,9 @@ USE = "The model is too large to train whole."
 
 @dataclass(frozen=True, kw_only=True)
 class LoraRecipe(Recipe):
-    """Fine-tuning of adapters of a `rank` and of the head; the model's own weights are frozen."""
+    """Fine-tuning of adapters of rank `lora_rank` and of the head; the model's own weights are frozen."""
 
-    rank: int = 8
+    lora_rank: int = 8
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train with adapters; a model passed as an object stays as it is, and the result shares its weights.
@@ -40,15 +40,15 @@ class LoraRecipe(Recipe):
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Return the cross-entropy, and add the adapters to the model."""
-        add_lora(model, self.rank)
+        add_lora(model, self.lora_rank)
         return super().build_objectives(model, train, seed)
 
 
-def lora(rank: Annotated[int, "Rank of the adapters; their scale is 2."] = 8) -> Recipe:
+def lora(lora_rank: Annotated[int, "Rank of the adapters; their scale is 2."] = 8) -> Recipe:
     """Fine-tune low-rank matrices beside a model's weights, and its head, on the task's own loss (LoRA).
 
     The folder contains the adapter only: `expound.load` loads the model that it was trained on as well.
 
     Example: expound train lora --model openai-community/gpt2 --data sst:data/sst --epochs 2 --output-dir runs/adapter
     """
-    return LoraRecipe(name="lora", paper="Hu et al. 2022", rank=rank, trains_language_models=True)
+    return LoraRecipe(name="lora", paper="Hu et al. 2022", lora_rank=lora_rank, trains_language_models=True)

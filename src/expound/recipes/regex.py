@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from expound.errors import ExpoundError
-from expound.explainers import Explainer, explainer
+from expound.explainers import Explainer
+from expound.explainers import explainer as make_explainer
 from expound.objectives import CrossEntropy, ExplanationGuidedLoss, GradientPenalty, Objective, VirtualAdversarialLoss
 from expound.objectives.teacher import Aggregation
 from expound.objectives.virtual_adversarial import Form
 from expound.recipes.base import Effect, Recipe
 
 INTEGRATED = "integrated_gradients"
-PAPER = {"teacher": INTEGRATED, "guidance_weight": 0.01, "radius": 1e-5, "share": 1.0}
+PAPER = {"explainer": INTEGRATED, "guidance_weight": 0.01, "radius": 1e-5, "batch_fraction": 1.0}
 ARGUMENTS: Mapping[str, Any] = {
     "learning_rate": 1e-5,
     "num_train_epochs": 10,
@@ -35,20 +36,20 @@ DEPARTURES = (
     "Integrated gradients have 8 points a step unless told otherwise; the paper says 50.",
     "Warm-up is 10 % of the steps, which the paper prints as gradient accumulation.",
     "Tokens are masked, not words, by the mask token; attention and teacher share 1 over content.",
-    "No tokenisation by spaCy before the model's own.",
+    "No tokenization by spaCy before the model's own.",
 )
 
 
 def regex(
-    teacher: Annotated[
+    explainer: Annotated[
         str | Explainer,
         "Explainer that attention follows; any id of `expound methods`. The paper: integrated_gradients.",
     ] = "decompx_linear",
-    points: Annotated[int, "Quadrature points of integrated_gradients; the paper uses 50."] = 8,
+    n_steps: Annotated[int, "Quadrature points of integrated_gradients; the paper uses 50."] = 8,
     aggregation: Annotated[
         Aggregation | None, "Aggregation of embedding dimensions. Default: l2 for the paper's teachers, else mean."
     ] = None,
-    mask_ratio: Annotated[float, "Share of a text's tokens that is masked, the least important ones."] = 0.15,
+    mask_fraction: Annotated[float, "Share of a text's tokens that is masked, the least important ones."] = 0.15,
     gradient_weight: Annotated[float, "λ2, weight of the input gradient's norm; 0 leaves it out."] = 0.01,
     adversarial_weight: Annotated[float, "λ3, weight of virtual adversarial training; 0 leaves it out."] = 0.5,
     guidance_weight: Annotated[float, "λ4, weight of attention against the teacher; 0 leaves it out."] = 1.0,
@@ -57,12 +58,12 @@ def regex(
         float, "ε, the largest perturbation of each dimension (literal); the paper's 1e-5 hardly moves an answer."
     ] = 1e-3,
     step_size: Annotated[float, "η, size of an ascent step."] = 1e-3,
-    noise: Annotated[float, "σ, standard deviation of the initial noise."] = 1e-5,
+    stdevs: Annotated[float, "σ, standard deviation of the initial noise."] = 1e-5,
     ascent_steps: Annotated[int, "Number of ascent steps."] = 2,
     lifetime: Annotated[
         int, "Epochs for which the teacher's scores of an example are kept; 0: computed in every step."
     ] = 0,
-    share: Annotated[
+    batch_fraction: Annotated[
         float,
         "Share of each batch on which the three terms are estimated; with 0.125 a step costs about 2.2 plain ones, with"
         " 1 about 10.",
@@ -79,17 +80,22 @@ def regex(
     --output-dir runs/regex
     """
     terms: tuple[Objective, ...] = (
-        GradientPenalty(gradient_weight, share),
-        VirtualAdversarialLoss(adversarial_weight, form, ascent_steps, step_size, radius, noise, share),
+        GradientPenalty(gradient_weight, batch_fraction),
+        VirtualAdversarialLoss(adversarial_weight, form, ascent_steps, step_size, radius, stdevs, batch_fraction),
         ExplanationGuidedLoss(
-            make_teacher(teacher, points), mask_ratio, guidance_weight, aggregation, share=share, lifetime=lifetime
+            make_teacher(explainer, n_steps),
+            mask_fraction,
+            guidance_weight,
+            aggregation,
+            batch_fraction=batch_fraction,
+            lifetime=lifetime,
         ),
     )
     for term in terms:
         if term.weight < 0:
             raise ExpoundError(f"the weight of {term.name} is at least 0")
-    if not 0 < share <= 1:
-        raise ExpoundError(f"expected a share of the batch above 0 and up to 1, got {share}")
+    if not 0 < batch_fraction <= 1:
+        raise ExpoundError(f"expected a share of the batch above 0 and up to 1, got {batch_fraction}")
     return Recipe(
         name="regex",
         paper="Li et al. 2023",
@@ -97,15 +103,15 @@ def regex(
         arguments={**ARGUMENTS, "learning_rate": 1e-4, "num_train_epochs": 4, "per_device_train_batch_size": 16},
         paper_arguments=ARGUMENTS,
         max_length=256,
-        head_rate=10.0,
+        head_lr_multiplier=10.0,
         effect=Effect("aopc_comprehensiveness", "attention_last"),
         departures=DEPARTURES,
     )
 
 
-def make_teacher(teacher: str | Explainer, points: int) -> Explainer:
-    """Return the teacher; integrated gradients have zero baselines and `points` points, unless the spec sets them."""
+def make_teacher(teacher: str | Explainer, n_steps: int) -> Explainer:
+    """Return the teacher; integrated gradients have zero baselines and `n_steps` points, unless the spec sets them."""
     if not isinstance(teacher, str) or teacher.partition("?")[0] != INTEGRATED:
-        return explainer(teacher)
-    params = {"n_steps": points, "baselines": "zero"}
-    return explainer(teacher, **{name: value for name, value in params.items() if f"{name}=" not in teacher})
+        return make_explainer(teacher)
+    params = {"n_steps": n_steps, "baselines": "zero"}
+    return make_explainer(teacher, **{name: value for name, value in params.items() if f"{name}=" not in teacher})

@@ -39,8 +39,6 @@ RECIPES: Registry[RecipeFactory] = Registry(
     },
 )
 PRESETS = ("paper",)
-EXPLAINER_PARAMETERS = ("explainer_id", "guide", "citation", "teacher")
-"""The parameters in which recipes take their explainer; the names are those of studies and the command line."""
 
 
 def paper_parameters(name: str) -> Mapping[str, Any]:
@@ -59,12 +57,10 @@ def use_preset(made: Recipe, preset: str | None) -> Recipe:
 
 
 def recipe(spec: str | Recipe, *, preset: str | None = None, **params: Any) -> Recipe:
-    """Return the recipe of an id with these parameters, as `recipe("er_joint", guide=InputXGradient(), weight=10.0)`.
-
-    `explainer` is accepted for the parameter in which the recipe takes its explainer (`guide`, `teacher`, …).
+    """Return the recipe of an id with these parameters, as `recipe("er_joint", explainer="alti", weight=10.0)`.
 
     Args:
-        spec: an id, or an id with parameters, as `er_joint?guide=alti&weight=10`; a `Recipe` is returned unchanged.
+        spec: an id, or an id with parameters, as `er_joint?explainer=alti&weight=10`; a `Recipe` is returned unchanged.
         preset: `paper`: the paper's values for parameters that are not given, and for the training arguments. Default:
             values for short runs on small data.
         params: parameters of the recipe, see the options of `expound train ID --help`; they override those of the spec.
@@ -76,12 +72,6 @@ def recipe(spec: str | Recipe, *, preset: str | None = None, **params: Any) -> R
         if params:
             raise ExpoundError(f"{spec.name} is a Recipe already: pass {', '.join(params)} when you create it")
         return use_preset(spec, preset)
-    if "explainer" in params:
-        valid = inspect.signature(RECIPES[parse_spec(spec)[0]]).parameters
-        for name in EXPLAINER_PARAMETERS:
-            if name in valid:
-                params[name] = params.pop("explainer")
-                break
     if preset is not None:
         name, given = parse_spec(spec)
         params = {**paper_parameters(name), **given, **params}

@@ -23,7 +23,7 @@ DEPARTURES = (
 
 def rrr(
     weight: Annotated[float, "λ, the weight of the term; 0: plain training with the same steps."] = 1.0,
-    share: Annotated[
+    batch_fraction: Annotated[
         float, "Share of each batch on which the term is estimated; with 1 a step costs about twice a plain one."
     ] = 1.0,
 ) -> Recipe:
@@ -38,10 +38,10 @@ def rrr(
     return Recipe(
         name="rrr",
         **{**SHARED_FIELDS, "paper": "Ross et al. 2017"},
-        objectives=(CrossEntropy(), RightReasonsLoss(weight, share)),
+        objectives=(CrossEntropy(), RightReasonsLoss(weight, batch_fraction)),
         **trainer_arguments(DEFAULT_VALUES.joint_rate, DEFAULT_VALUES.joint_epochs, eval_on_start=True),
         patience=5,
         threshold=1e-5,
-        effect=Effect("auc", "saliency"),
+        effect=Effect("rationale_auc", "saliency"),
         departures=DEPARTURES,
     )

@@ -14,7 +14,7 @@ from datasets import Dataset
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS
 from expound.explainers.learned.base import CONFIG
-from expound.explainers.learned.parameterised_attention import Normaliser
+from expound.explainers.learned.parameterized_attention import Normalizer
 from expound.models import ExplainedModel, load
 from expound.recipes.base import Recipe
 from expound.recipes.baseline import train_companion
@@ -64,7 +64,7 @@ class SmatRecipe(Recipe):
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the student. `simulatability` compares it with the teacher, the other metrics with the labels.
 
-        `expound.load` loads the student from the folder, `explainer("parameterised_attention:…/teacher_explainer")` the
+        `expound.load` loads the student from the folder, `explainer("parameterized_attention:…/teacher_explainer")` the
         teacher's explainer.
 
         Raises:
@@ -91,7 +91,7 @@ def smat(
         str | ExplainedModel | None,
         "Folder or name of the fine-tuned model that is explained. Default: train one first.",
     ] = None,
-    explainer_id: Annotated[
+    explainer: Annotated[
         str,
         "Explainer of the teacher: learned, none, untrained, untrained_last, any id of `expound methods` (a learned"
         " method without a folder is the one in the teacher's folder), or the folder of a saved explainer.",
@@ -99,16 +99,16 @@ def smat(
     weight: Annotated[
         float | None, "β, weight of the explanations in the student's loss. Default: 5, for signed methods 0.2."
     ] = None,
-    normaliser: Annotated[Normaliser, "Normalisation of the heads' coefficients."] = "sparsemax",
+    normalizer: Annotated[Normalizer, "Normalization of the heads' coefficients."] = "sparsemax",
     student_explainer: Annotated[
         StudentExplainer, "Explainer of the student; IvRA's students have interpretable_attention."
-    ] = "parameterised_attention",
+    ] = "parameterized_attention",
     lookahead: Annotated[
         bool,
         "Take the meta-gradient through a lookahead step of the student, as the paper; else through its own step, which"
         " costs less.",
     ] = True,
-    meta_interval: Annotated[int, "Student steps per step of the explainer."] = 1,
+    interval: Annotated[int, "Student steps per step of the explainer."] = 1,
     meta_learning_rate: Annotated[float, "Learning rate of the explainer; the paper uses 2e-4 for regression."] = 5e-4,
     retrain_student: Annotated[
         bool, "Train a new student with the learned explainer fixed: a cleaner comparison with static explainers."
@@ -121,13 +121,13 @@ def smat(
     teacher's answers replace the labels. Explanations help students that see a hundred examples; that learned ones help
     more than plain attention is not shown, and a thousand examples take over an hour on a CPU. The folder contains the
     student, teacher_explainer and student_explainer; evaluate the former with `expound compare --methods
-    parameterised_attention:FOLDER/teacher_explainer`.
+    parameterized_attention:FOLDER/teacher_explainer`.
 
     Example: expound train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/smat
     """
-    if meta_interval < 1:
-        raise ExpoundError(f"expected a meta interval of at least 1, got {meta_interval}")
+    if interval < 1:
+        raise ExpoundError(f"expected an interval of at least 1, got {interval}")
     return SmatRecipe(
         name="smat",
         paper="Fernandes et al. 2022",
@@ -135,12 +135,12 @@ def smat(
         teacher=None if teacher is None else load(teacher),
         teaching=partial(
             Teaching,
-            explainer=_resolve_explainer(teacher if isinstance(teacher, str) else None, explainer_id),
+            explainer=_resolve_explainer(teacher if isinstance(teacher, str) else None, explainer),
             weight=weight,
-            normaliser=normaliser,
+            normalizer=normalizer,
             student_explainer=student_explainer,
             lookahead=lookahead,
-            interval=meta_interval,
+            interval=interval,
             rate=meta_learning_rate,
             retrain=retrain_student,
         ),

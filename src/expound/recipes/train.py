@@ -48,7 +48,8 @@ def train(
         from expound.explainers import InputXGradient
 
         result = expound.train(
-            "bert-base-uncased", "sst:data/sst", "er_joint", guide=InputXGradient(), weight=10.0, output_dir="runs/er"
+            "bert-base-uncased", "sst:data/sst", "er_joint", explainer=InputXGradient(), weight=10.0,
+            output_dir="runs/er"
         )
         print(result.metrics)
         print(expound.attribute(result.model, ["a gripping film"], "input_x_gradient"))

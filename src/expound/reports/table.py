@@ -42,7 +42,7 @@ class Cell(NamedTuple):
         note: a line below, in a terminal and in HTML.
         value: what the column is sorted by.
         tip: the text that a browser shows beside the pointer.
-        shade: the CSS class of its colour.
+        shade: the CSS class of its color.
     """
 
     text: str
@@ -113,7 +113,7 @@ class Table:
         return format_latex_table(self.head, rows, caption, label)
 
     def to_text(self, width: int | None = None) -> str:
-        """Return the table as text without colours; default width: the terminal's, or 160 without a terminal."""
+        """Return the table as text without colors; default width: the terminal's, or 160 without a terminal."""
         from rich.console import Console
 
         columns = width or shutil.get_terminal_size((160, 24)).columns
@@ -213,7 +213,7 @@ class Table:
 
 
 def has_no_colors(console: Console | None = None) -> bool:
-    """Return whether a console, by default standard output, shows no colours: a pipe, NO_COLOR, a dumb terminal."""
+    """Return whether a console, by default standard output, shows no colors: a pipe, NO_COLOR, a dumb terminal."""
     if console is None:
         from rich.console import Console
 

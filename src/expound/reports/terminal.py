@@ -1,4 +1,4 @@
-"""Explanations for a terminal, in colour, or with marks in the text when standard output shows no colours."""
+"""Explanations for a terminal, in color, or with marks in the text when standard output shows no colors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from expound.reports.text import replace_control_characters
 def render_explanation(
     item: Explanation, rationale: Sequence[Spans | None] = (), *, plain: bool | None = None, unit: str = ""
 ) -> Text:
-    """Return the example with its units on coloured background, below a line with method, target and prediction.
+    """Return the example with its units on colored background, below a line with method, target and prediction.
 
     A generated response follows part by part, with the best units of each.
 
     Args:
         item: the explanation.
         rationale: the spans of each text that people marked, which are underlined.
-        plain: write scores after the words, and marked spans in double brackets, instead of colours; default: if
-            standard output shows no colours (a pipe, NO_COLOR).
+        plain: write scores after the words, and marked spans in double brackets, instead of colors; default: if
+            standard output shows no colors (a pipe, NO_COLOR).
         unit: what a score measures, for the first line.
     """
     if plain is None:
@@ -36,7 +36,7 @@ def render_explanation(
     if item.image_shape:
         for row in cut_patches(item):
             text.append("\n").append_text(_render_patch_row(row, item.signed, plain))
-    # The prompt is known to who asked, and long: without colours its scores would hide the answer.
+    # The prompt is known to who asked, and long: without colors its scores would hide the answer.
     elif item.exchange is None or not plain:
         for pieces in cut_texts(item, rationale):
             text.append("\n")

@@ -27,7 +27,7 @@ _LATEX = {
 
 def replace_control_characters(text: str) -> str:
     """Return the text with control characters replaced by U+FFFD; line breaks and tabs stay."""
-    # Escape sequences in a data set could otherwise recolour the terminal or move its cursor.
+    # Escape sequences in a data set could otherwise recolor the terminal or move its cursor.
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
 
 

@@ -1,4 +1,4 @@
-"""Coefficients of learned explainers as tables of coloured cells: heads by layers."""
+"""Coefficients of learned explainers as tables of colored cells: heads by layers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def make_heatmap(
     names: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False,
     form: str = "",
 ) -> Table:  # fmt: skip
-    """Return a table of coloured cells for values [R, C], written as `form` says.
+    """Return a table of colored cells for values [R, C], written as `form` says.
 
     The largest magnitude, of all values or of each row, has the darkest shade.
     """
     array = np.asarray(values, dtype=np.float64)
-    # NaN and infinity must not decide the scale: every other cell would lose its colour.
+    # NaN and infinity must not decide the scale: every other cell would lose its color.
     is_finite = np.isfinite(array)
     top = np.max(np.abs(array), axis=1 if by_row else None, keepdims=True, initial=0.0, where=is_finite)
     tops = np.broadcast_to(top, (len(array), 1))[:, 0]

@@ -70,7 +70,7 @@ class SecurityMiddleware:
         match = HOST_PATTERN.fullmatch(host.lower())
         # DNS rebinding: another site can let its own name resolve to this machine, and would then have our origin.
         if match is None or match["name"] not in self.hosts or int(match["port"] or 1) not in PORTS:
-            return 421, "This server does not have that name. Start it with --name to add one."
+            return 421, "This server does not have that name. Start it with --public-host to add one."
         # PostgreSQL stores no text with NUL, and no page needs one.
         if "\0" in scope["path"] or b"\0" in unquote_to_bytes(scope["query_string"]):
             return 400, "An address cannot contain NUL."

@@ -18,7 +18,7 @@ from expound.models.layers.architecture import get_architecture, get_head_module
 from expound.models.layers.layer_parts import get_head_parts, is_norm_layer, to_norm
 
 LENGTHS = (9, 6, 2)
-METHODS = ("input_x_gradient", "attention_rollout", "decompx_linear", "occlusion?granularity=token&perturbation=remove")
+METHODS = ("input_x_gradient", "attention_rollout", "decompx_linear", "occlusion?unit=token&perturbation=remove")
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-10}
 
 
@@ -90,7 +90,7 @@ class FamilyContract:
             pooled = weights[trace.positions] @ end
             if parts.dense is not None:
                 height = parts.dense(pooled)
-                pooled = activations.get_slope(parts.activation)(height) * height
+                pooled = activations.zero_origin_slope(parts.activation)(height) * height
             if parts.norm is not None:
                 pooled = parts.norm(pooled)
             torch.testing.assert_close(parts.output(pooled), trace.logits, **EXACT)
@@ -144,7 +144,7 @@ def _compute_by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
     middle = parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
     between = parts.norms[1 if parts.norm_first else 0](middle)
     wide = parts.into(between)
-    slope = activations.get_slope(parts.activation)
+    slope = activations.zero_origin_slope(parts.activation)
     if parts.gate is None:
         active = slope(wide) * wide
     else:

@@ -29,7 +29,7 @@ def random_model(seed: int = 0) -> ExplainedModel:
     )
     model = BertForSequenceClassification(config).double().eval()
     with torch.no_grad():
-        # freshly initialised biases are 0 and norms are 1: noise makes mistakes with them visible
+        # freshly initialized biases are 0 and norms are 1: noise makes mistakes with them visible
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     return ExplainedModel(model, tokenizer)

@@ -42,7 +42,7 @@ class ObjectiveContract:
         """The name is an identifier, the weight at least 0, the share in (0, 1], and parameters are plain values."""
         assert objective.name.isidentifier()
         assert objective.weight >= 0
-        assert 0 < objective.share <= 1
+        assert 0 < objective.batch_fraction <= 1
         assert json.dumps(to_json_value(objective.params))
 
     def test_the_gradient_is_the_derivative(self, objective: Objective, model: ExplainedModel) -> None:

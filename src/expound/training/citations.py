@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.explainers import Explainer
 from expound.explainers.learned.conformal import ConformalLowerBound, shares
 from expound.explainers.learned.trained_citation import TrainedCitation, sparsify
@@ -44,7 +44,7 @@ class CitationMeasurement:
 
 @torch.no_grad()
 def choose_threshold(
-    model: ExplainedModel, method: Explainer, rows: Sequence[Example], unit: Granularity, how: RemovalMethod
+    model: ExplainedModel, method: Explainer, rows: Sequence[Example], unit: UnitName, perturbation: RemovalMethod
 ) -> float | None:
     """Return the share of the largest score below which scores become 0, chosen by the mean LDS on training examples.
 
@@ -55,7 +55,7 @@ def choose_threshold(
         batch = model.encode([row])
         number, target = number_units(replace(batch, content=batch.erasable), unit), model.resolve_target(batch)
         present = batch_ablation_masks(N_SETS, number.amax(1) + 1, seed=FIRST_SET)
-        answers = replace_infinite(coalition_values(log_model, batch, target, present, number, how)).double()
+        answers = replace_infinite(coalition_values(log_model, batch, target, present, number, perturbation)).double()
         scores = sum_by_unit(method.attribute(model, batch, target), number).double()
         candidates = [scores, *[sparsify(scores, share) for share in THRESHOLDS]]
         fidelity.append([float(compute_lds(each, present, answers)) for each in candidates])
@@ -67,7 +67,7 @@ def choose_threshold(
 
 @torch.no_grad()
 def measure_citations(
-    model: ExplainedModel, citation: TrainedCitation, row: Example, how: RemovalMethod
+    model: ExplainedModel, citation: TrainedCitation, row: Example, perturbation: RemovalMethod
 ) -> CitationMeasurement:
     """Return the scores and the measured falls of every source for every sentence of an example's response."""
     batch = model.encode([{name: value for name, value in row.items() if name != "kind"}])
@@ -81,7 +81,7 @@ def measure_citations(
     with model.cache_perturbed():
         log_model = with_log_output(model)
         for target in targets:
-            values = replace_infinite(coalition_values(log_model, batch, target, present, number, how))[:, 0]
+            values = replace_infinite(coalition_values(log_model, batch, target, present, number, perturbation))[:, 0]
             falls.append(values[0] - values[1:])
     return CitationMeasurement(_to_array(scores), _to_array(falls), str(row.get("kind") or ""))
 

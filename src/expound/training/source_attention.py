@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from expound.explainers.learned.base import FittedExplainer
-from expound.explainers.perturbation.context_cite import ContextCite, default_granularity
+from expound.explainers.perturbation.context_cite import ContextCite, default_unit
 from expound.explainers.units import number_units
 from expound.models import Batch, ExplainedModel
 from expound.models.outputs import to_float32
@@ -43,7 +43,7 @@ def measure_effects(
     `learner` computes the units' features.
     """
     with model.evaluation_mode(), model.cache_perturbed():
-        unit = number_units(batch, ablated.granularity or default_granularity(batch))
+        unit = number_units(batch, ablated.unit or default_unit(batch))
         present = ablated.draw_masks(unit)
         signs = (2 * present.double() - 1).transpose(0, 1)
         outputs = model(batch, capture=learner.capture)

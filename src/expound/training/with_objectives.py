@@ -32,8 +32,8 @@ def with_objectives(
 
     The class computes its own loss as before, in its own pass through the model (label smoothing, class weights, an
     own `compute_loss`); the terms are computed from that same pass. Terms that perturb the input, and those with a
-    `share` below 1, run passes of their own. Each term is logged and evaluated under its name, the class's own loss
-    under `task_loss`, and what objectives learn is saved with each checkpoint and restored when training resumes.
+    `batch_fraction` below 1, run passes of their own. Each term is logged and evaluated under its name, the class's own
+    loss under `task_loss`, and what objectives learn is saved with each checkpoint and restored when training resumes.
 
     Example:
         guidance = expound.objective("explanation", explainer="attention_last", weight=10.0)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from expound.models import ExplainedModel
 
 
-def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int = 64) -> dict[str, float]:
+def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_samples: int = 64) -> dict[str, float]:
     """Measure how similarly two models react when sources are removed.
 
     It is the Pearson correlation of the log-probabilities of a response over random sets of sources that are kept,
@@ -20,7 +20,7 @@ def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_mask
         model: a model that was trained further from the original one.
         data: prompts with sources and responses.
         original: folder of the original model.
-        n_masks: number of random sets of sources, as in the metric `lds`.
+        n_samples: number of random sets of sources, as in the metric `lds`.
     """
     import numpy as np
 
@@ -28,7 +28,7 @@ def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_mask
     from expound.models import load
     from expound.models.rank_correlation import compute_pearson
 
-    judge = Lds(level="source", how="remove", n_masks=n_masks)
+    judge = Lds(unit="source", perturbation="remove", n_samples=n_samples)
     before, found = load(original, task="generation", device=model.device), []
     for row in data:
         batch = model.encode([row])

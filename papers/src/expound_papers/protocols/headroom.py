@@ -62,7 +62,7 @@ class CoefficientSearch:
     def right(self, number: int, seeds: Sequence[int], pool: Dataset, asked: Dataset, name: str) -> NDArray[np.bool_]:
         """Return which of N examples each of S new students answers as the teacher does, [S, N].
 
-        `pool` and `asked` are labelled by the teacher (`teacher_outputs.label_by_teacher`); `name` is that of `asked`,
+        `pool` and `asked` are labeled by the teacher (`teacher_outputs.label_by_teacher`); `name` is that of `asked`,
         for file names.
         """
         method = f"interpretable_attention:{self.setting(number)}"

@@ -122,7 +122,7 @@ def headroom(
 
     options = RunOptions(arguments=_quiet_arguments(model) | dict(arguments or {}), max_length=max_length)
     teaching = Teaching(model, weight=weight).with_max_length(max_length)
-    search = CoefficientSearch(teaching, start, folder, options, spread, {"normaliser": "softmax"})
+    search = CoefficientSearch(teaching, start, folder, options, spread, {"normalizer": "softmax"})
     return found(search, pool, dev, data, settings, count, judged)
 
 

@@ -42,7 +42,7 @@ def measure_sanity(
     absolute: bool = False,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Measure the similarity of explanations after weights are randomised: Spearman's ρ, lower is better (Adebayo).
+    """Measure the similarity of explanations after weights are randomized: Spearman's ρ, lower is better (Adebayo).
 
     Args:
         model: a trained model.
@@ -55,11 +55,11 @@ def measure_sanity(
     import numpy as np
 
     from expound.explainers import attribute
-    from expound.metrics.sanity import randomise_cascade, rank_correlations
+    from expound.metrics.sanity import randomize_cascade, rank_correlations
     from expound.models import load
 
     rows = list(data)
-    _, *stages = map(float, randomise_cascade(model, rows, explainer, absolute=absolute, seed=seed).means)
+    _, *stages = map(float, randomize_cascade(model, rows, explainer, absolute=absolute, seed=seed).means)
     found = {"sanity_head": stages[0], "sanity_half": stages[len(stages) // 2], "sanity_all": stages[-1]}
     if random_labels:
         known, other = list(attribute(model, rows, explainer)), load(random_labels, device=model.device)
@@ -69,11 +69,11 @@ def measure_sanity(
 
 
 def measure_best_attention(
-    model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false"
+    model: ExplainedModel, data: Dataset, *, metric: str = "rationale_auc?absolute=false"
 ) -> dict[str, float]:
     """Measure the plausibility of the single most plausible attention layer (mean of its heads) and of the best head.
 
-    This is `ParameterisedAttention` with one non-zero coefficient (Fernandes et al. 2022, Table 2: the rows that are
+    This is `ParameterizedAttention` with one non-zero coefficient (Fernandes et al. 2022, Table 2: the rows that are
     supervised, since people's rationales choose the layer or head).
 
     Args:
@@ -108,7 +108,7 @@ def measure_best_attention(
 
 
 def measure_micro_f1(
-    model: ExplainedModel, data: Dataset, *, explainers: Sequence[str], k: float | None = None, seed: int
+    model: ExplainedModel, data: Dataset, *, explainers: Sequence[str], k: int | None = None, seed: int
 ) -> pd.DataFrame:
     """Compute the micro-averaged F1 of the top-scored tokens of all texts against the marked ones, a row per explainer.
 
@@ -127,7 +127,7 @@ def measure_micro_f1(
     from expound.models.encoding.encode import make_batches
     from expound.models.encoding.labels import renumber_labels
 
-    metric = TokenF1(level="token", k=k)
+    metric = TokenF1(unit="token", k=k)
     rows = [row for row in renumber_labels(model, data) if row["rationale"] is not None]
     if not rows:
         raise ExpoundError("micro_f1 needs texts with rationales: this dataset has none")

@@ -32,7 +32,7 @@ def plausibility_by_layer(
 ) -> pd.DataFrame:
     """Return the mean over examples of each metric on rationales: a row per method, metric and layer.
 
-    With `special_tokens`, metrics with a parameter `specials` also see the scores of special tokens.
+    With `special_tokens`, metrics with a parameter `special_tokens` also see the scores of special tokens.
     """
     rows, found = renumber_labels(model, data), list[pd.DataFrame]()
     judges = {spec: metric(spec) for spec in metrics if metric(spec).card.needs_rationale}

@@ -1,4 +1,4 @@
-"""A control for explainers that are optimised for a metric: the best of noisy copies of an ordinary explanation."""
+"""A control for explainers that are optimized for a metric: the best of noisy copies of an ordinary explanation."""
 
 from __future__ import annotations
 

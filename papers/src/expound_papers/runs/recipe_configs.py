@@ -81,8 +81,8 @@ def resolve_config(
         "recipe_max_length": made.max_length,
     }
     # Left out at their defaults, as cells from before these settings existed have keys without them.
-    if made.head_rate != 1:
-        config["head_rate"] = made.head_rate
+    if made.head_lr_multiplier != 1:
+        config["head_lr_multiplier"] = made.head_lr_multiplier
     if made.head_dropout is not None:
         config["head_dropout"] = made.head_dropout
     return config

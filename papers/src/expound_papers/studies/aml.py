@@ -27,8 +27,8 @@ METRICS = {
     "Suff": "sufficiency?rounding=floor",
     "LO": "log_odds?rounding=floor",
     "Comp": "comprehensiveness?rounding=floor",
-    "A-S": "aopc_sufficiency?rounding=floor&divisor=bins_plus_one",
-    "A-C": "aopc_comprehensiveness?rounding=floor&divisor=bins_plus_one",
+    "A-S": "aopc_sufficiency?rounding=floor&divisor=fractions_plus_one",
+    "A-C": "aopc_comprehensiveness?rounding=floor&divisor=fractions_plus_one",
 }
 IDS = {"Suff": "sufficiency", "LO": "log_odds", "Comp": "comprehensiveness", "A-S": "aopc_sufficiency"}
 IDS["A-C"] = "aopc_comprehensiveness"
@@ -329,7 +329,7 @@ def aml_table_3(study: Study) -> None:
     """
     # At small scale reviews as far as the model reads, explained by what was trained on sentences. DecompX takes a
     # minute a review, its linear form half a second, and they rank alike on sentences.
-    setup, metrics = Setup(study), {"Macro F1": "token_f1?level=token&k=25"}
+    setup, metrics = Setup(study), {"Macro F1": "token_f1?unit=token&k=25"}
     movies = Data("Movies", "eraser:${EXPOUND_DATA:-data}/movies", limit=60 if study.is_small else None)
     names = (
         ["DXL", "ALTI", "IG", "random", "attention"]
@@ -508,7 +508,7 @@ def aml_movies(study: Study) -> None:
         EXPLAINERS | choose(SMALL, "DXL", NOISY_DXL) | ({"LIME": "lime?n_samples=100"} if small else {})
     )
     chosen = choose(explainers, "DXL", "LIFT", "LIME", "ALTI", "attention", "random", NOISY_DXL)
-    metrics = METRICS | {"Token F1": "token_f1?level=token&k=25"}
+    metrics = METRICS | {"Token F1": "token_f1?unit=token&k=25"}
     study.judge("methods", setup.f, data[2], chosen, metrics)
     setup.judge_masks("masking", masks, data[2], metrics)
     study.judge("accuracy", setup.f, data[2])

@@ -9,7 +9,7 @@ from expound_papers.study import Data, Explainer, Model, Significance, Study, Tr
 
 KINDS = {"One note": "one hop", "Redundant": "redundant", "Two notes": "two hops"}
 LONG: dict[str, Any] = {"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512}
-AT2: dict[str, Any] = {"task": "generation", "granularity": "source"}
+AT2: dict[str, Any] = {"task": "generation", "unit": "source"}
 CITED = "citation:{run}"
 
 
@@ -67,23 +67,23 @@ def cite(study: Study) -> None:
     # Every recipe has the same steps, rows and order; "as plain" is the same training without the term.
     frozen = study.train("frozen", None, notes, models)
     plain = study.train("plain", "baseline" if study.is_small else "lora", notes, models)
-    rank: dict[str, Any] = {} if study.is_small else {"rank": 16}
+    rank: dict[str, Any] = {} if study.is_small else {"lora_rank": 16}
     trained = study.train("trained", "cite", notes, models, **rank)
-    usual: dict[str, Any] = {"citation": "decompx_linear?output=logit"}
+    usual: dict[str, Any] = {"explainer": "decompx_linear?output=logit"}
     first: dict[str, Any] = {"seeds": [0]}
     changes: dict[str, dict[str, Any]] = {
         "trained on logits": usual | first,
-        "trained on IxG": {"citation": "input_x_gradient"} | first,
+        "trained on IxG": {"explainer": "input_x_gradient"} | first,
         "λ 1": {"fidelity_weight": 1.0},
-        "4 ablations": {"masks": 4} | first,
-        "every 4th step": {"every": 4} | first,
-        "LoRA": {"rank": 8} | first,
-        "more gone": {"keep": 0.3},
+        "4 ablations": {"n_samples": 4} | first,
+        "every 4th step": {"interval": 4} | first,
+        "LoRA": {"lora_rank": 8} | first,
+        "more gone": {"keep_probability": 0.3},
     }
     runs = {name: study.train(name, "cite", notes, models, **how) for name, how in changes.items()}
     at2 = study.train("AT2", "at2", few, models, arguments=LONG, **AT2)
     # 17 · 2048 features of each ablation are 139 kB: 2.2 GB of 2,000 answers, where AT2's 32 ablations would make 8.9.
-    of_probe: dict[str, Any] = AT2 | {"learner": "hidden_state_probe"} | ({} if study.is_small else {"ablations": 8})
+    of_probe: dict[str, Any] = AT2 | {"explainer": "hidden_state_probe"} | ({} if study.is_small else {"n_samples": 8})
     probe = study.train("probe", "at2", few, models, arguments=LONG, **of_probe)
     explainers: dict[str, Any] = {
         "decompx_linear": "decompx_linear",
@@ -101,7 +101,7 @@ def cite(study: Study) -> None:
         "citation of λ 1 as saved": Explainer(CITED, runs["λ 1"]),
     }
     order = [*learned, *explainers]
-    metrics = {"LDS": "lds?n_masks=64", "ρ with leave-one-out": "lds?sets=leave_one_out", "AUC": "auc"}
+    metrics = {"LDS": "lds?n_samples=64", "ρ with leave-one-out": "lds?ablation=leave_one_out", "AUC": "rationale_auc"}
     questions = [data[name] for name in KINDS]
     judged: list[tuple[str, Any, Mapping[str, Any], dict[str, str]]] = [
         ("citations", [frozen, plain, trained], explainers, metrics),
@@ -185,7 +185,7 @@ def cite_classifiers(study: Study) -> None:
     tuned, model = (
         Model(name, source, max_length=64) for name, source in zip(("MiniLM-SST2", "MiniLM"), sources, strict=True)
     )
-    words: dict[str, Any] = {"granularity": "word"}
+    words: dict[str, Any] = {"unit": "word"}
     runs = [study.train("fine-tuned", None, training, tuned), study.train("plain", "baseline", training, tuned)]
     runs.append(study.train("trained", "cite", training, tuned, **words))
     arguments = {"max_steps": -1, "num_train_epochs": 2, "learning_rate": 5e-5}
@@ -201,7 +201,7 @@ def cite_classifiers(study: Study) -> None:
         "context_cite, 64": "context_cite?n_samples=64",
         "random": "random",
     }
-    lds = {"LDS": "lds?n_masks=64"}
+    lds = {"LDS": "lds?n_samples=64"}
     study.judge("words", runs, Data("SST2", sst, limit=take(100, 4, 800)), explainers, lds)
     study.judge("pairs' words", of_pairs, Data("SNLI", snli, limit=take(100, 4, 800)), explainers, lds)
     study.judge("answers", runs, Data("SST2 whole", sst, limit=take(800, 8, None)))
@@ -262,7 +262,7 @@ def cite_language_model(study: Study) -> None:
     # Every training has the same steps, rows and order; "plain" is the same training without the terms.
     frozen = study.train("frozen", None, training, model, seeds=[0])
     plain = study.train("plain", "lora", training, model)
-    trained = study.train("trained", "cite", training, model, rank=8, drift_weight=0)
+    trained = study.train("trained", "cite", training, model, lora_rank=8, kl_weight=0)
     # The frozen model answers in sentences, which are not the words of SQuAD: this one learns to answer first.
     arguments = {
         "max_steps": 120,
@@ -274,7 +274,7 @@ def cite_language_model(study: Study) -> None:
     reader = study.train("reader", "baseline", reading, model, seeds=[0], arguments=arguments if small else {})
     how: dict[str, Any] = {"start": reader, "seeds": [0, 1] if small else None}
     after = [study.train("plain after reading", "lora", reading, model, **how)]
-    after.append(study.train("trained after reading", "cite", reading, model, rank=8, **how))
+    after.append(study.train("trained after reading", "cite", reading, model, lora_rank=8, **how))
     at2 = study.train("AT2", "at2", few, model, seeds=[0], arguments=LONG | {"bf16": None}, **AT2)
     explainers: dict[str, Any] = {
         "decompx_linear": "decompx_linear",
@@ -285,7 +285,7 @@ def cite_language_model(study: Study) -> None:
     saved = {"citation as saved": Explainer(CITED, trained)}
     fitted = {"AT2": Explainer("attention_to_source:{run}", at2), "AT2 with a threshold": Explainer(CITED, at2)}
     metrics, passages = (
-        {"LDS": "lds?n_masks=64", "recall": "recall_at_k"},
+        {"LDS": "lds?n_samples=64", "recall": "recall_at_k"},
         make_prompts("Passages", "held-out-once", 100),
     )
     one = choose(explainers, "decompx_linear")

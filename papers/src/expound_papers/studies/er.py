@@ -1,4 +1,4 @@
-"""Ferreira et al. 2024, Explanation Regularisation through the Lens of Attributions.
+"""Ferreira et al. 2024, Explanation Regularization through the Lens of Attributions.
 
 At small scale MiniLM replaces BigBird, on a part of the data, with three seeds. Bounds are found anew: another model
 has other losses. Steps are k = 5,400 / 96 times fewer than in the paper: the multiplier's rate is k times as high, so
@@ -28,9 +28,9 @@ EXPLAINERS = {
     "DX": "decompx",
 }
 METRICS = {
-    "AUC": "auc?level=token&specials=true&absolute=true",
-    "AP": "average_precision?level=token&specials=true&absolute=true",
-    "Recall@k": "recall_at_k?level=token&specials=true&absolute=true",
+    "AUC": "rationale_auc?unit=token&special_tokens=true&absolute=true",
+    "AP": "average_precision?unit=token&special_tokens=true&absolute=true",
+    "Recall@k": "recall_at_k?unit=token&special_tokens=true&absolute=true",
 }
 QUICK = {"num_train_epochs": 3, "learning_rate": 2e-4, "per_device_train_batch_size": 16, "bf16": True, "use_cpu": True}
 
@@ -43,7 +43,7 @@ class Setup:
         study.preset = "paper"
         sst = Data("sst-train", "sst:${EXPOUND_DATA:-data}/sst", split="train")
         movies = Data("Movies", "eraser:${EXPOUND_DATA:-data}/movies")
-        reviews = "labelled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
+        reviews = "labeled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
         if study.is_small:
             study.seeds, study.arguments = 3, QUICK
             source = "${EXPOUND_BACKBONE:-sentence-transformers/all-MiniLM-L6-v2}"
@@ -87,12 +87,12 @@ class Setup:
         kind, _, guide = name.partition(" + ")
         if kind == "Baseline":
             arguments: dict[str, Any] = {} if self.study.is_small else {"learning_rate": 3e-5, "num_train_epochs": 25}
-            self.add(name, "er_joint", arguments=arguments, guide="attention", weight=0.0)
+            self.add(name, "er_joint", arguments=arguments, explainer="attention", weight=0.0)
             return
         # Six times the loss of the other guides: at their rate 72 steps moved the model as 5,400 do not in the paper.
         slow = {"learning_rate": 5e-5} if self.study.is_small and guide == "IxG" else {}
         if kind == "ER":
-            self.add(name, "er_joint", arguments=slow, guide=GUIDES[guide])
+            self.add(name, "er_joint", arguments=slow, explainer=GUIDES[guide])
         else:
             # About one seed in three keeps the bound of IxG; those that do not are left out of tables.
             seeds = 45 if guide == "IxG" and not self.study.is_small else None
@@ -106,7 +106,7 @@ class Setup:
     def constrain(self, guide: str, decay: float = 0.5682, rate: float = 1.0) -> dict[str, Any]:
         """Return the parameters of constrained training: at small scale with the bound of a model of the loss alone."""
         if not self.study.is_small:
-            return {"guide": GUIDES[guide]}
+            return {"explainer": GUIDES[guide]}
         self.train_bounds(guide)
         alone = self.runs[BOUNDS[guide]]
         bound = alone.figure("explanation", of="train", times=1.5)
@@ -114,10 +114,10 @@ class Setup:
             # As in the paper, the bound on dev: 1.5 times the training loss of so few epochs would bind nothing.
             bound = alone.figure("explanation")
         return {
-            "guide": GUIDES[guide],
+            "explainer": GUIDES[guide],
             "bound": bound,
             "dev_bound": alone.figure("explanation"),
-            "multiplier_rate": rate * (2.8125 if guide == "ATT" else 5.625),
+            "multiplier_learning_rate": rate * (2.8125 if guide == "ATT" else 5.625),
             "multiplier_decay": decay,
         }
 
@@ -126,7 +126,7 @@ class Setup:
         for guide in guides:
             if BOUNDS[guide] not in self.runs:
                 seeds = [0] if self.study.is_small and guide != "IxG" else 3
-                self.add(BOUNDS[guide], "er_bound", seeds=seeds, guide=GUIDES[guide])
+                self.add(BOUNDS[guide], "er_bound", seeds=seeds, explainer=GUIDES[guide])
 
     def train_all(self, *, bounds: bool = False) -> list[Runs]:
         """Train all models of the paper's tables; with `bounds` also those of the explanation loss alone."""
@@ -136,7 +136,7 @@ class Setup:
         if bounds and self.study.is_small:
             # How far seeds differ; the runs that the bounds constrain stay the same.
             for name, guide in zip(THREE_SEEDS, ("ATT", "ATTR"), strict=True):
-                self.add(name, "er_bound", seeds=3, guide=GUIDES[guide])
+                self.add(name, "er_bound", seeds=3, explainer=GUIDES[guide])
         return [*self.runs.values()]
 
     def pick(self, *names: str) -> list[Data]:
@@ -212,7 +212,7 @@ def vary_weight(study: Study, guide: str, bound: float) -> None:
     names = []
     for weight in WEIGHTS:
         names.append(f"{guide} λ={weight:g}")
-        setup.add(names[-1], "er_joint", guide=GUIDES[guide], weight=weight)
+        setup.add(names[-1], "er_joint", explainer=GUIDES[guide], weight=weight)
     figure = f"fig-{12 if guide == 'IxG' else 5}-{guide.lower()}"
     study.table(
         figure, f"Guided by {guide}: explanation loss and cross-entropy, SST Dev", rows="recipe", columns="metric",
@@ -233,7 +233,7 @@ def add_f1_table(study: Study, name: str, caption: str, **fields: Any) -> None:
 
 @register
 def er_table_2(study: Study) -> None:
-    """Explanation regularisation, Table 2: macro-F1 in and out of domain."""
+    """Explanation regularization, Table 2: macro-F1 in and out of domain."""
     judge_accuracy(study)
     where = {"recipe": SEVEN}
     if not study.is_small:
@@ -243,7 +243,7 @@ def er_table_2(study: Study) -> None:
 
 @register
 def er_table_3(study: Study) -> None:
-    """Explanation regularisation, Table 3: plausibility in domain."""
+    """Explanation regularization, Table 3: plausibility in domain."""
     setup = judge_plausibility(study)
     caption, where = "AUC of attributions against rationales, SST Dev", {"dataset": ["SST Dev"]}
     how: dict[str, Any] = {"rows": "recipe", "columns": "explainer", "metrics": "AUC", "scale": 100, "decimals": 1}
@@ -267,7 +267,7 @@ def er_table_3(study: Study) -> None:
 
 @register
 def er_table_4(study: Study) -> None:
-    """Explanation regularisation, Table 4: plausibility out of domain."""
+    """Explanation regularization, Table 4: plausibility out of domain."""
     judge_long_texts(study)
     rows = [*SEVEN, "L_expl (I)", *THREE_SEEDS] if study.is_small else [*SEVEN, *BOUNDS.values()]
     datasets = ["Movies"] if study.is_small else ["Movies", "Yelp-50"]
@@ -281,7 +281,7 @@ def er_table_4(study: Study) -> None:
 
 @register
 def er_table_5(study: Study) -> None:
-    """Explanation regularisation, Table 5: explanation loss and AUC by what is optimised."""
+    """Explanation regularization, Table 5: explanation loss and AUC by what is optimized."""
     judge_plausibility(study)
     for guide, alone in BOUNDS.items():
         several = f"{alone}, 3 seeds" if study.is_small and guide != "IxG" else alone
@@ -295,7 +295,7 @@ def er_table_5(study: Study) -> None:
 
 @register
 def er_table_7(study: Study) -> None:
-    """Explanation regularisation, Table 7: macro-F1 on Yelp-50.
+    """Explanation regularization, Table 7: macro-F1 on Yelp-50.
 
     At small scale customer reviews stand in for Yelp-50, which is not public as a file.
     """
@@ -306,7 +306,7 @@ def er_table_7(study: Study) -> None:
 
 @register
 def er_table_9(study: Study) -> None:
-    """Explanation regularisation, Table 9: AUC, average precision and recall@k."""
+    """Explanation regularization, Table 9: AUC, average precision and recall@k."""
     judge_long_texts(study)
     datasets = {"sst": "SST Dev", "movies": "Movies", "yelp": "Yelp-50"}
     for name, dataset in [*datasets.items()][: 2 if study.is_small else 3]:
@@ -319,7 +319,7 @@ def er_table_9(study: Study) -> None:
 
 @register
 def er_fig_2(study: Study) -> None:
-    """Explanation regularisation, Figure 2: macro-F1 of every seed out of domain."""
+    """Explanation regularization, Figure 2: macro-F1 of every seed out of domain."""
     judge_accuracy(study)
     where = {"recipe": SEVEN[:-1], "dataset": ["Reviews"] if study.is_small else OUT_OF_DOMAIN}
     study.figure("fig-2", "seeds", "Macro-F1 of every seed", metrics="f1_macro", where=where)
@@ -327,7 +327,7 @@ def er_fig_2(study: Study) -> None:
 
 @register
 def er_fig_3(study: Study) -> None:
-    """Explanation regularisation, Figure 3: agreement of attributions with the baseline's, out of domain."""
+    """Explanation regularization, Figure 3: agreement of attributions with the baseline's, out of domain."""
     setup = judge_long_texts(study)
     study.compare("τ", "plausibility of long texts", against=setup.runs["Baseline"])
     dataset = "Movies" if study.is_small else "Yelp-50"
@@ -343,7 +343,7 @@ def er_fig_3(study: Study) -> None:
 
 @register
 def er_fig_4(study: Study) -> None:
-    """Explanation regularisation, Figure 4: plausibility by layer, in domain."""
+    """Explanation regularization, Figure 4: plausibility by layer, in domain."""
     four = ["Baseline", "ER + ATT", "ER-C + ATT", "ER-C + ATTR"]
     judge_layers(study, four if study.is_small else SEVEN, ["SST Dev"])
     study.figure(
@@ -353,14 +353,14 @@ def er_fig_4(study: Study) -> None:
 
 @register
 def er_fig_5(study: Study) -> None:
-    """Explanation regularisation, Figure 5: cross-entropy against explanation loss."""
+    """Explanation regularization, Figure 5: cross-entropy against explanation loss."""
     vary_weight(study, "ATT", 0.031)
     vary_weight(study, "ATTR", 0.031)
 
 
 @register
 def er_fig_6(study: Study) -> None:
-    """Explanation regularisation, Figure 6: predictors of macro-F1 out of domain."""
+    """Explanation regularization, Figure 6: predictors of macro-F1 out of domain."""
     judge_predictors(study)
     where, accuracy = {"recipe": FIVE}, Axis("f1_macro", "SST Dev")
     explainer, dataset, other = (
@@ -377,24 +377,24 @@ def er_fig_6(study: Study) -> None:
 
 @register
 def er_fig_8(study: Study) -> None:
-    """Explanation regularisation, Figure 8: faithfulness of attribution techniques on the baseline."""
-    setup, how = Setup(study), "rounding=er&budgets=0.01,0.2,0.4,0.6,0.8,1.0"
-    metrics = {kind: f"normalised_{kind}?{how}" for kind in ("sufficiency", "comprehensiveness")}
+    """Explanation regularization, Figure 8: faithfulness of attribution techniques on the baseline."""
+    setup, how = Setup(study), "rounding=er&fractions=0.01,0.2,0.4,0.6,0.8,1.0"
+    metrics = {kind: f"normalized_{kind}?{how}" for kind in ("sufficiency", "comprehensiveness")}
     data = setup.data["SST Dev"]
     if study.is_small:
         # Every budget is a pass of its own over every explainer's inputs: a part of the sentences.
         data = data.but("Part of SST Dev", limit=75)
     # The input that says nothing is that of special tokens alone; the paper has zero embeddings of the reduced length.
     study.judge("faithfulness", setup.train("Baseline"), data, EXPLAINERS, metrics)
-    caption = "Normalised sufficiency and comprehensiveness on the baseline, mean over the six budgets"
+    caption = "Normalized sufficiency and comprehensiveness on the baseline, mean over the six budgets"
     study.table("table-fig-8", caption, rows="explainer", columns="metric", metrics=[*metrics], decimals=2)
-    caption = "Normalised sufficiency and comprehensiveness of the top x %, SST Dev"
+    caption = "Normalized sufficiency and comprehensiveness of the top x %, SST Dev"
     study.figure("fig-8", "curves", caption, metrics=[*metrics])
 
 
 @register
 def er_fig_9(study: Study) -> None:
-    """Explanation regularisation, Figure 9: agreement of attributions with the baseline's."""
+    """Explanation regularization, Figure 9: agreement of attributions with the baseline's."""
     setup = judge_plausibility(study)
     study.compare("τ", "plausibility", against=setup.runs["Baseline"])
     study.table(
@@ -408,7 +408,7 @@ def er_fig_9(study: Study) -> None:
 
 @register
 def er_fig_10(study: Study) -> None:
-    """Explanation regularisation, Figure 10: agreement between attribution techniques."""
+    """Explanation regularization, Figure 10: agreement between attribution techniques."""
     judge_plausibility(study)
     caption = "Mean Kendall's τ between attribution techniques"
     study.figure("fig-10", "agreement", caption, between="explainers", where={"recipe": SEVEN})
@@ -416,7 +416,7 @@ def er_fig_10(study: Study) -> None:
 
 @register
 def er_fig_11(study: Study) -> None:
-    """Explanation regularisation, Figure 11: macro-F1 of every seed, constrained models."""
+    """Explanation regularization, Figure 11: macro-F1 of every seed, constrained models."""
     judge_accuracy(study)
     where = {"recipe": ["Baseline", "ER-C + ATT", "ER-C + ATTR", "ER-C + IxG"]}
     study.figure("fig-11", "seeds", "Macro-F1 of every seed", metrics="f1_macro", where=where)
@@ -424,20 +424,20 @@ def er_fig_11(study: Study) -> None:
 
 @register
 def er_fig_12(study: Study) -> None:
-    """Explanation regularisation, Figure 12: cross-entropy against explanation loss."""
+    """Explanation regularization, Figure 12: cross-entropy against explanation loss."""
     vary_weight(study, "IxG", 0.35)
 
 
 @register
 def er_fig_13(study: Study) -> None:
-    """Explanation regularisation, Figure 13: plausibility by layer."""
+    """Explanation regularization, Figure 13: plausibility by layer."""
     judge_layers(study)
     study.figure("fig-13", "layers", "AUC by layer", metrics="AUC")
 
 
 @register
 def er_fig_14(study: Study) -> None:
-    """Explanation regularisation, Figure 14: in-domain measurements against macro-F1 out of domain."""
+    """Explanation regularization, Figure 14: in-domain measurements against macro-F1 out of domain."""
     judge_predictors(study)
     last = "ALTI" if study.is_small else "DX-C"
     x = [Axis("f1_macro", "SST Dev"), *(Axis("AUC", "SST Dev", each) for each in ("ATT", "ATTR", last))]
@@ -449,7 +449,7 @@ def er_fig_14(study: Study) -> None:
 
 @register
 def er_constrained(study: Study) -> None:
-    """Explanation regularisation: constrained training that starts from the fine-tuned baseline.
+    """Explanation regularization: constrained training that starts from the fine-tuned baseline.
 
     Not a table of the paper: does the constraint cost F1, or the few steps in which the task is learned under it?
     """
@@ -460,7 +460,7 @@ def er_constrained(study: Study) -> None:
     for guide in ("ATT", "ATTR"):
         parameters = setup.constrain(guide, decay=0.7538, rate=0.5)
         setup.add(f"Then ER-C + {guide}", "er_constrained", start=baseline, arguments=longer, **parameters)
-    setup.add("Then Baseline", "er_joint", start=baseline, arguments=longer, guide="attention", weight=0.0)
+    setup.add("Then Baseline", "er_joint", start=baseline, arguments=longer, explainer="attention", weight=0.0)
     rows += ["Then ER-C + ATT", "Then ER-C + ATTR", "Then Baseline"]
     study.judge("accuracy", setup.train(*rows), setup.pick("SST Dev", "SST Test"))
     where = {"recipe": rows, "dataset": ["SST Dev", "SST Test"]}
@@ -482,8 +482,8 @@ def er_fresh(study: Study) -> None:
     study.judge("whole sentences", baseline, test)
     for name in ("random", "ATT", "ATTR", "IxG", "ALTI", *(() if study.is_small else ("DX",))):
         explainer = EXPLAINERS.get(name, name)
-        runs = setup.add(f"FRESH {name}", "fresh", explainer_id=explainer, ratio=0.2, support=baseline)
-        how: dict[str, Any] = {"explainer": explainer, "ratio": 0.2, "support": baseline}
+        runs = setup.add(f"FRESH {name}", "fresh", explainer=explainer, fraction=0.2, explained_model=baseline)
+        how: dict[str, Any] = {"explainer": explainer, "fraction": 0.2, "explained_model": baseline}
         study.judge(f"by {name}", runs, test, protocol="select_then_predict", **how)
     study.table(
         "fresh", "Macro-F1 on the 20 % of the words that an explanation of the baseline puts first, SST Test",
@@ -500,7 +500,7 @@ def er_rrr(study: Study) -> None:
     steps without the term.
     """
     # Claims, stated before the runs:
-    # 1. RRR with λ 1 raises the AUC of saliency, whose gradients it penalises.
+    # 1. RRR with λ 1 raises the AUC of saliency, whose gradients it penalizes.
     # 2. It does not raise the AUC of attention or ALTI by 5 points.
     # 3. It costs less than 2 points of F1 on SST Test.
     setup = Setup(study)

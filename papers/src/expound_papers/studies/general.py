@@ -53,19 +53,19 @@ def defaults(study: Study) -> None:
     train_one("ivra control", "baseline", start=fine, arguments=arguments)
     train_one("extractor")
     for name in ("fresh", "roar"):
-        first: dict[str, Any] = {} if name == "fresh" else {"explainer_id": "decompx_linear"}
-        train_one(name, support=fine, **first)
-        train_one(f"{name} control", name, support=fine, explainer_id="random")
+        first: dict[str, Any] = {} if name == "fresh" else {"explainer": "decompx_linear"}
+        train_one(name, explained_model=fine, **first)
+        train_one(f"{name} control", name, explained_model=fine, explainer="random")
     explainers = {
         "attention": "attention_last",
         "trained": "interpretable_attention:{run}",
-        "untrained": "interpretable_attention?untrained&normaliser=softmax",
+        "untrained": "interpretable_attention?untrained&normalizer=softmax",
         "selected words": "rationale_extractor:{run}",
         "saliency": "saliency",
         "decompx_linear": "decompx_linear",
         "random": "random",
     }
-    metrics = {"AUC": "auc", "comprehensiveness": "aopc_comprehensiveness", "sufficiency": "aopc_sufficiency"}
+    metrics = {"AUC": "rationale_auc", "comprehensiveness": "aopc_comprehensiveness", "sufficiency": "aopc_sufficiency"}
     metrics["consistency"] = "consistency"
     criteria = [f"ivra {name}" for name in ("comprehensiveness", "sufficiency", "consistency")]
     judged: dict[str, tuple[list[str], list[str], list[str]]] = {
@@ -82,7 +82,7 @@ def defaults(study: Study) -> None:
         study.judge(name, each, test, choose(explainers, *by), choose(metrics, *what), target=target)
     for name, recipe, protocol in (("kept words", "fresh", "select_then_predict"), ("left words", "roar", "roar")):
         for ending, explainer in {"": "decompx_linear", " control": "random"}.items():
-            how: dict[str, Any] = {"explainer": explainer, "support": fine}
+            how: dict[str, Any] = {"explainer": explainer, "explained_model": fine}
             title = f"{name},{ending}" if ending else name
             study.judge(title, runs[recipe + ending], test, protocol=protocol, **how)
     # More sentences, for differences of a few points in accuracy.
@@ -112,7 +112,7 @@ def defaults(study: Study) -> None:
     caption = "Attention trained by a criterion, and untrained on a model trained as long"
     where: dict[str, Any] = {"judgement": ["criteria", "criteria, control"]}
     add("criteria", caption, [*metrics][1:], where, "ivra control")
-    add("gradients", "AUC of saliency, whose gradients rrr penalises", "AUC", of["gradients"], "rrr control")
+    add("gradients", "AUC of saliency, whose gradients rrr penalizes", "AUC", of["gradients"], "rrr control")
     caption = "Words that the extractor selects, against other explanations of the same model"
     add("selected", caption, "sufficiency", of["selected"], "random", "explainer")
     how = {"scale": 100, "decimals": 1}
@@ -179,12 +179,12 @@ def language_models(study: Study) -> None:
     explainers = {name: name for name in PASSES}
     explainers |= {"leave one out": "occlusion?output=log_prob", "context_cite, 64": "context_cite?n_samples=64"}
     metrics = {
-        "LDS": "lds?n_masks=64",
+        "LDS": "lds?n_samples=64",
         "recall": "recall_at_k",
-        "AUC": "auc",
+        "AUC": "rationale_auc",
         "drop": "topk_drop?k=1",
-        "comprehensiveness": "unit_comprehensiveness?how=remove",
-        "sufficiency": "unit_sufficiency?how=remove",
+        "comprehensiveness": "unit_comprehensiveness?perturbation=remove",
+        "sufficiency": "unit_sufficiency?perturbation=remove",
     }
     four, removed = choose(metrics, "LDS", "recall", "AUC", "drop"), choose(metrics, "comprehensiveness", "sufficiency")
     study.judge("facts", smol, facts, explainers, four, unit="source")
@@ -250,7 +250,7 @@ METHODS |= {
     "smooth_grad": "smooth_grad?n_samples=10", "integrated_gradients": "integrated_gradients?n_steps=10",
     "sequential_integrated_gradients": "sequential_integrated_gradients?n_steps=3",
     "deep_lift": "deep_lift?rule=captum",
-    "lime": "lime?n_samples=40", "kernel_shap": "kernel_shap?n_samples=40", "reagent": "reagent?steps=30",
+    "lime": "lime?n_samples=40", "kernel_shap": "kernel_shap?n_samples=40", "reagent": "reagent?n_steps=30",
     "shapley_sampling": "shapley_sampling?n_samples=40", "solvex": "solvex?beam=1",
 }  # fmt: skip
 FEWER = [name for name in METHODS if name not in ("sequential_integrated_gradients", "solvex")]
@@ -260,7 +260,10 @@ STRETCHES = {
     "A-C": "aopc_comprehensiveness", "A-S": "aopc_sufficiency", "NAOPC-C": "naopc_comprehensiveness?max_units=6",
     "NAOPC-S": "naopc_sufficiency?max_units=6",
 }  # fmt: skip
-SOFT = {"soft-C": "soft_comprehensiveness?share=0.5&draws=2", "soft-S": "soft_sufficiency?share=0.5&draws=2"}
+SOFT = {
+    "soft-C": "soft_comprehensiveness?fraction=0.5&n_samples=2",
+    "soft-S": "soft_sufficiency?fraction=0.5&n_samples=2",
+}
 OTHERS = {
     "deletion": "deletion_auc?max_units=6", "insertion": "insertion_auc?max_units=6",
     "flip": "decision_flip?max_units=6",
@@ -319,20 +322,20 @@ def methods(study: Study) -> None:
     fidelity = {}
     for name, each in zip(names, copies, strict=True):
         draws = 1 if "long" in name else 2
-        fidelity[name] = {name: f"f_fidelity?copy={each}&budgets=0.1,0.3,0.5&draws={draws}"}
-    end, auc = SOFT | OTHERS, {"AUC": "auc"}
+        fidelity[name] = {name: f"f_fidelity?copy={each}&fractions=0.1,0.3,0.5&n_samples={draws}"}
+    end, auc = SOFT | OTHERS, {"AUC": "rationale_auc"}
     limits = {"sequential_integrated_gradients": 20, "solvex": 20}
     study.judge("decoders", decoder, some, METHODS, STRETCHES | fidelity["F of decoders"] | end | auc, limits=limits)
     study.judge("sentences", as_it_is, few, choose(METHODS, *FEWER), STRETCHES | fidelity["F as it is"] | end | auc)
     published = {
-        "soft-C as published": "soft_comprehensiveness?draws=2",
-        "soft-S as published": "soft_sufficiency?draws=2",
+        "soft-C as published": "soft_comprehensiveness?n_samples=2",
+        "soft-S as published": "soft_sufficiency?n_samples=2",
     }
     order = ["soft-C", "soft-C as published", "soft-S", "soft-S as published"]
     study.judge("two soft forms", as_it_is, few, choose(METHODS, *FEWER), choose(SOFT | published, *order))
     study.judge("pairs", pair, pairs, choose(METHODS, *FEWER), STRETCHES | fidelity["F of pairs"] | end)
     by = choose(METHODS, *(name for name in FEWER if name not in SLOW)) | {
-        "occlusion of sentences": "occlusion?granularity=sentence"
+        "occlusion of sentences": "occlusion?unit=sentence"
     }
     study.judge("long texts", long, movies, by, STRETCHES | fidelity["F of long texts"] | end | auc)
 

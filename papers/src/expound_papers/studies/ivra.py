@@ -19,13 +19,13 @@ METRICS = {
     "SUFF": "aopc_sufficiency?keep_question=true",
     "CONS": "consistency",
     "Important tokens": "important_tokens",
-    "AUC": "auc",
+    "AUC": "rationale_auc",
 }
 POST_HOC = ["Attention (all layers)", "Attention (last layer)", "Input × Gradient", "Integrated Gradients", "LIME"]
 UNTRAINED, SPARSE = "IvRA, untrained", "IvRA, untrained sparsemax"
 ORDER = [*POST_HOC, "SMaT", "IvRA", UNTRAINED, SPARSE, "Random"]
 COEFS: dict[str, Any] = {"mix": "coefs", "special_tokens": False}
-STUDENT: dict[str, Any] = {"student_optimizer": "adamw", "student_rate": 1e-4, "student_weight": 10.0}
+STUDENT: dict[str, Any] = {"student_optimizer": "adamw", "student_learning_rate": 1e-4, "student_weight": 10.0}
 LAST: dict[str, Any] = {
     "warmup_steps": 0,
     "eval_strategy": "no",
@@ -67,9 +67,9 @@ class Setup:
             "Input × Gradient": "input_x_gradient",
             "Integrated Gradients": f"integrated_gradients?n_steps={8 if self.small else 50}&baselines=zero",
             "LIME": f"lime?n_samples={64 if self.small else 500}",
-            "SMaT": "parameterised_attention:{run}/teacher_explainer",
+            "SMaT": "parameterized_attention:{run}/teacher_explainer",
             "IvRA": "interpretable_attention:{run}",
-            UNTRAINED: "interpretable_attention?untrained&normaliser=softmax",
+            UNTRAINED: "interpretable_attention?untrained&normalizer=softmax",
             SPARSE: "interpretable_attention?untrained",
             "Random": "random",
         }
@@ -101,12 +101,12 @@ class Setup:
 
     def train(
         self, name: str, criteria: str, small: Mapping[str, Any], steps: int = 24, data: Any = None, *,
-        normaliser: str = "sparsemax", arguments: Mapping[str, Any] | None = None, start: Runs | None = None,
+        normalizer: str = "sparsemax", arguments: Mapping[str, Any] | None = None, start: Runs | None = None,
         seeds: Any = None, **parameters: Any,
     ) -> Runs:  # fmt: skip
         """Train attention for criteria; `small` are parameters of the small scale alone."""
         ids = ",".join(IDS.get(each, each) for each in criteria.split(", "))
-        given = {"criteria": ids, "normaliser": normaliser} | parameters | (dict(small) if self.small else {})
+        given = {"criteria": ids, "normalizer": normalizer} | parameters | (dict(small) if self.small else {})
         if "SIM" in criteria:
             given["student"] = self.model
         return self.study.train(
@@ -204,12 +204,12 @@ def ivra_table_1(study: Study) -> None:
     tasks = TASKS[:2] if study.is_small else TASKS
     setup = Setup(study, tasks, Sentiment={"rows": (64, 1070)}, Entailment={"rows": (300, 1300)})
     rate = {"lr_multiplier": 167, **STUDENT}
-    soft = setup.train("SIM softmax", "SIM", rate | {"special_tokens": False}, 96, normaliser="softmax")
+    soft = setup.train("SIM softmax", "SIM", rate | {"special_tokens": False}, 96, normalizer="softmax")
     sparse = setup.train("SIM sparsemax", "SIM", rate | COEFS, 96)
     few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
     usual: dict[str, Any] = {"weight": 1.0, "student_explainer": "interpretable_attention"}
     if study.is_small:
-        usual |= {"weight": 10.0, "normaliser": "softmax"}
+        usual |= {"weight": 10.0, "normalizer": "softmax"}
     for task in tasks:
         training = setup.make_training(f"{task}, students", task, "pool")
         arguments = few if study.is_small else {}
@@ -221,14 +221,14 @@ def ivra_table_1(study: Study) -> None:
         def teach(
             name: str, teacher: Runs, spec: Any, *, task: str = task, training: Training = training, **changes: Any
         ) -> Runs:
-            given = usual | {"arguments": arguments} | {"teacher": teacher, "explainer_id": spec} | changes
+            given = usual | {"arguments": arguments} | {"teacher": teacher, "explainer": spec} | changes
             return study.train(f"{task}: {name}", "smat", training, setup.model, **given)
 
         for name in ("No explanation", *POST_HOC):
             students.append(teach(name, fine, setup.explainers.get(name, "none")))
-        learned: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterised_attention"}
+        learned: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterized_attention"}
         if study.is_small:
-            learned |= {"weight": 10.0, "meta_learning_rate": 2e-3, "normaliser": "sparsemax"}
+            learned |= {"weight": 10.0, "meta_learning_rate": 2e-3, "normalizer": "sparsemax"}
         explainer = teach("SMaT, learned", fine, "learned", **learned).folder("teacher_explainer")
         students.append(teach("SMaT", fine, explainer))
         exam, place = setup.data[task], task.lower()
@@ -249,11 +249,11 @@ def compare_criterion(
     setup, all_metrics = Setup(study), ["COMP", "SUFF", "CONS"]
     smat = None
     if not study.is_small:
-        how: dict[str, Any] = {"teacher": setup.fine, "explainer_id": "learned", "student_size": 5000}
+        how: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned", "student_size": 5000}
         smat = study.train("SMaT", "smat", [*setup.trainings.values()], setup.model, **how)
     control = setup.train_control(24)
-    soft = [setup.train(f"{criterion} softmax", criterion, small, normaliser="softmax")]
-    soft += [setup.train(f"{criterion} {name}", each, small, normaliser="softmax") for name, each in others.items()]
+    soft = [setup.train(f"{criterion} softmax", criterion, small, normalizer="softmax")]
+    soft += [setup.train(f"{criterion} {name}", each, small, normalizer="softmax") for name, each in others.items()]
     sparse = setup.train(f"{criterion} sparsemax", criterion, small)
     setup.judge("{}, post hoc", setup.fine, [*POST_HOC, UNTRAINED, SPARSE], all_metrics)
     # Trained on as long, by the cross-entropy alone.
@@ -333,12 +333,12 @@ def ivra_table_6(study: Study) -> None:
         setup = Setup(study, TASKS[:1], Sentiment={"rows": (64, 364), "rationales": True})
     else:
         setup = Setup(study, (), others=others)
-    learn: dict[str, Any] = {"teacher": setup.fine, "explainer_id": "learned"}
+    learn: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned"}
     if study.is_small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
         learn |= {
             "weight": 10.0,
-            "student_explainer": "parameterised_attention",
+            "student_explainer": "parameterized_attention",
             "meta_learning_rate": 2e-3,
             "arguments": few,
         }
@@ -390,7 +390,7 @@ def ivra_table_7(study: Study) -> None:
                     }
                 if study.is_small and criterion == "SIM":
                     small, seeds = {**small, **STUDENT}, 2 if rate == "1e-4" else 3
-                setup.train(names[-1], criterion, small, arguments=arguments, seeds=seeds, gamma=gamma)
+                setup.train(names[-1], criterion, small, arguments=arguments, seeds=seeds, lr_decay=gamma)
         how: dict[str, Any] = {"columns": "training", "where": {"recipe": names}}
         caption = f"{criterion} of the best epoch, on dev"
         setup.add_table(f"table-7-{criterion.lower()}", caption, f"dev_criterion_{metric}", "recipe", **how)

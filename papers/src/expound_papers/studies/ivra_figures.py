@@ -25,7 +25,7 @@ THREE = ["COMP", "SUFF", "CONS"]
 def ivra_fig_3(study: Study) -> None:
     """IvRA, Figure 3: explanations, and what their features, heads and layers weigh."""
     setup, rate = Setup(study, TASKS[:1]), {"lr_multiplier": 167, **STUDENT}
-    runs = [setup.train("SIM softmax", "SIM", rate, 120, normaliser="softmax")]
+    runs = [setup.train("SIM softmax", "SIM", rate, 120, normalizer="softmax")]
     runs.append(setup.train("SIM sparsemax", "SIM", rate | COEFS, 120))
     setup.judge("explanations", runs, ["IvRA", "LIME"], ["Important tokens"], keep_attributions=True)
     how: dict[str, Any] = {"show": "mean ± sd", "decimals": None}
@@ -48,7 +48,7 @@ def ivra_fig_5(study: Study) -> None:
     runs, students = train_sets(setup, names), []
     setup.judge("{}", runs, ["IvRA"], THREE)
     for each in runs if not study.is_small else ():
-        how: dict[str, Any] = {"explainer_id": "interpretable_attention", "weight": 1.0, "student_size": 2000}
+        how: dict[str, Any] = {"explainer": "interpretable_attention", "weight": 1.0, "student_size": 2000}
         data = [*setup.trainings.values()]
         students.append(study.train(f"student of {each.name}", "smat", data, setup.model, teacher=each, **how))
         for task in TASKS:
@@ -102,16 +102,16 @@ def ivra_fig_6(study: Study) -> None:
 def ivra_fig_7(study: Study) -> None:
     """IvRA, Figure 7: how many tokens matter."""
     setup, metrics = Setup(study, TASKS[:2] if study.is_small else TASKS), ["Important tokens"]
-    how: dict[str, Any] = {"teacher": setup.fine, "explainer_id": "learned", "student_size": 5000}
+    how: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned", "student_size": 5000}
     if study.is_small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 8, "per_device_train_batch_size": 8}
         how |= {"student_size": 100, "meta_learning_rate": 2e-3, "arguments": few}
     smat = study.train("SMaT", "smat", [*setup.trainings.values()], setup.model, **how)
     runs = []
     for criterion, rate in {"COMP": 333, "SUFF": 100}.items():
-        for normaliser in ("softmax", "sparsemax"):
-            name, small = f"{criterion} {normaliser}", {"lr_multiplier": rate}
-            runs.append(setup.train(name, criterion, small, normaliser=normaliser))
+        for normalizer in ("softmax", "sparsemax"):
+            name, small = f"{criterion} {normalizer}", {"lr_multiplier": rate}
+            runs.append(setup.train(name, criterion, small, normalizer=normalizer))
     setup.judge("{}, post hoc", setup.fine, POST_HOC, metrics)
     setup.judge("{}, SMaT", smat, ["SMaT"], metrics, model=setup.fine)
     setup.judge("{}, IvRA", runs, ["IvRA"], metrics)
@@ -131,7 +131,7 @@ def ivra_fig_8(study: Study) -> None:
     others = list[Training]()
     if study.is_small:
         # Customer reviews for SST; no second corpus of entailment is there.
-        reviews = "labelled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
+        reviews = "labeled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
         train = Data("other-sentiment-train", reviews, split="train", limit=600)
         dev = train.but("other-sentiment-dev", split="dev", limit=None, rows=(0, 100))
         pool = train.but("other-sentiment-pool", limit=64)

@@ -32,7 +32,7 @@ class Longer:
         for name in criteria:
             rate = {"lr_multiplier": 333 if "COMP" in name else 167, **WARM}
             self.runs[name] = self.setup.train(
-                name, name[:4], rate, 480 if "480" in name else 240, normaliser="softmax"
+                name, name[:4], rate, 480 if "480" in name else 240, normalizer="softmax"
             )
         self.metrics = [name for name in ("COMP", "SUFF") if name in criteria]
 
@@ -114,7 +114,7 @@ def ivra_longer_questions(study: Study) -> None:
     # nothing. In bfloat16, as the models of 24 steps, and from the same fine-tuned model.
     longer = Longer(study, "Questions", seeds=4)
     longer.judge_all([*ATTENTION, UNTRAINED, "Random"], others=False)
-    metrics = choose(METRICS, "COMP") | {"COMP, [MASK]": "aopc_comprehensiveness?keep_question=true&how=mask"}
+    metrics = choose(METRICS, "COMP") | {"COMP, [MASK]": "aopc_comprehensiveness?keep_question=true&perturbation=mask"}
     setup, test = longer.setup, longer.setup.data["Questions"]
     study.judge(
         "random words", [longer.runs["Control"], longer.runs["COMP"]], test, choose(setup.explainers, "Random"), metrics
@@ -140,7 +140,7 @@ def ivra_longer_consistency(study: Study) -> None:
     if study.is_small:
         setup.explainers["LIME"] = "lime?n_samples=128"
     control = setup.train_control(240)
-    how: dict[str, Any] = {"normaliser": "softmax"}
+    how: dict[str, Any] = {"normalizer": "softmax"}
     criteria = {"CONS": "CONS", "CONS ranks": "rank_consistency"}
     runs = [setup.train(name, each, {"lr_multiplier": 100}, 240, **how) for name, each in criteria.items()]
     setup.judge("{}, post hoc", setup.fine, [*ATTENTION, UNTRAINED], metrics)
@@ -183,7 +183,7 @@ def ivra_losses(study: Study) -> None:
     for metric, of_metric in losses.items():
         for loss, how in of_metric.items():
             name, criterion = f"{metric}, {loss}", "clustering_consistency" if loss == "clustering" else metric
-            runs.setdefault(metric, []).append(setup.train(name, criterion, rates[metric], normaliser="softmax", **how))
+            runs.setdefault(metric, []).append(setup.train(name, criterion, rates[metric], normalizer="softmax", **how))
     setup.judge("control", control, [UNTRAINED], [*losses])
     for metric, kind in {"COMP": "comprehensiveness", "SUFF": "sufficiency", "CONS": "consistency"}.items():
         setup.judge(kind, runs[metric], ["IvRA", UNTRAINED], [metric])
@@ -250,21 +250,21 @@ def ivra_simulatability(study: Study) -> None:
     usual: dict[str, Any] = {"weight": 1.0, "student_explainer": "interpretable_attention"}
     if small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 13, "per_device_train_batch_size": 16}
-        usual |= {"weight": 10.0, "normaliser": "softmax", "arguments": few}
+        usual |= {"weight": 10.0, "normalizer": "softmax", "arguments": few}
 
     def teach(name: str, teacher: Runs, spec: Any, **how: Any) -> Runs:
-        given = usual | {"teacher": teacher, "explainer_id": spec} | how
+        given = usual | {"teacher": teacher, "explainer": spec} | how
         return study.train(name, "smat", training, setup.model, **given)
 
     students = [teach("No explanation", setup.fine, "none")]
     students.append(teach(ATTENTION[1], setup.fine, "attention_last?query=mean"))
     untrained = "interpretable_attention?untrained" + (
-        "&normaliser=sparsemax&mix=coefs&special_tokens=false" if small else ""
+        "&normalizer=sparsemax&mix=coefs&special_tokens=false" if small else ""
     )
     of_control = teach("Control, untrained coefficients", control, untrained)
     of_sim = teach("IvRA", sim, "interpretable_attention")
     if not small:
-        how: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterised_attention"}
+        how: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterized_attention"}
         learned = teach("SMaT, learned", setup.fine, "learned", **how)
         students.append(teach("SMaT", setup.fine, learned.folder("teacher_explainer")))
     for name, runs, teacher in (

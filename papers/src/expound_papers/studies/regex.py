@@ -14,7 +14,7 @@ from expound_papers.study import Data, Model, Runs, Study, Training, choose, reg
 OFF = {"gradient_weight": 0.0, "adversarial_weight": 0.0, "guidance_weight": 0.0}
 SIX = ["RAND", "α∇α", "α", "DeepLift", "x∇x", "IG"]
 EIGHT = ["RAND", "α∇α", "α", "DeepLift", "x∇x", "x∇x (sum)", "IG", "DX"]
-METRICS = {name: f"normalised_{name.lower()}?how=pad" for name in ("Sufficiency", "Comprehensiveness")}
+METRICS = {name: f"normalized_{name.lower()}?perturbation=pad" for name in ("Sufficiency", "Comprehensiveness")}
 LIFT, TOP = "deep_lift?baselines=zero&rule=captum", "jaccard?share=0.25"
 ATTACK = [
     "attack_successes", "attack_original_accuracy", "attack_accuracy_under_attack", "attack_success_rate",
@@ -45,7 +45,7 @@ class Setup:
         }
         self.model, self.given = (
             model or Model("encoder", "bert-base-uncased", max_length=256),
-            dict[str, Any](points=50),
+            dict[str, Any](n_steps=50),
         )
         limits: dict[str, Any] = {"train": {}, "dev": {}, "test": {}}
         if small:
@@ -55,8 +55,8 @@ class Setup:
             source = "${EXPOUND_BACKBONE:-sentence-transformers/all-MiniLM-L6-v2}"
             self.model = Model("encoder", source, max_length=96)
             self.explainers |= {"DX": "decompx_linear", "x∇x (sum)": "input_x_gradient"}
-            self.given |= {"points": 3, "radius": 1e-3}
-            # Seeds differ in the initialisation, not in the order of the data: Table 3 asks for that, and shares the
+            self.given |= {"n_steps": 3, "radius": 1e-3}
+            # Seeds differ in the initialization, not in the order of the data: Table 3 asks for that, and shares the
             # runs.
             study.arguments = {
                 "num_train_epochs": 2, "learning_rate": 1e-4, "per_device_train_batch_size": 8, "bf16": True,
@@ -74,7 +74,7 @@ class Setup:
         data = how.pop("data")
         given = self.given | how
         if name == "Baseline":
-            del given["points"]
+            del given["n_steps"]
             given.pop("radius", None)
         return self.study.train(name, "regex", data, self.model, **given)
 
@@ -126,10 +126,10 @@ def make_families(setup: Setup) -> dict[str, tuple[Training, Data]]:
 
 @register
 def regex_table_1(study: Study) -> None:
-    """REGEX, Table 1: normalised sufficiency and comprehensiveness in domain and out of it."""
+    """REGEX, Table 1: normalized sufficiency and comprehensiveness in domain and out of it."""
     setup, where = Setup(study), {}
     if study.is_small:
-        reviews = "labelled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
+        reviews = "labeled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
         data = [setup.test, Data("Reviews", reviews, split="all", limit=60, longest={"words": 12})]
         explainers = choose(setup.explainers, *EIGHT)
         study.judge("faithfulness", setup.train_both(), data, explainers, METRICS, limits={"IG": 30})
@@ -141,7 +141,7 @@ def regex_table_1(study: Study) -> None:
         for name, some in {"faithfulness": families[:3], "faithfulness on Amazon": families[3:]}.items():
             runs = [each.at(training=training.name) for each in both for training, _ in some]
             study.judge(name, runs, [test for _, test in some], choose(setup.explainers, *SIX), METRICS)
-    caption = "Normalised sufficiency and comprehensiveness, models trained on the first and tested on the second"
+    caption = "Normalized sufficiency and comprehensiveness, models trained on the first and tested on the second"
     setup.add_table("table-1", caption, ["training", "dataset", "recipe"], where=where)
     columns, where = ["training", "dataset", "metric"], where | {"recipe": ["Baseline"]}
     setup.add_table("by-explainer", "The same of the baseline, by explainer", "explainer", columns, where=where)
@@ -164,9 +164,9 @@ def regex_table_2(study: Study) -> None:
     for support in (baseline, trained):
         for explainer, spec in specs.items():
             number += 1
-            name, how = f"FRESH {explainer}, {support.name}", {"ratio": 0.2, "support": support}
+            name, how = f"FRESH {explainer}, {support.name}", {"fraction": 0.2, "explained_model": support}
             runs = study.train(
-                name, "fresh", setup.training, setup.model, explainer_id=spec, ratio=0.2, support=support
+                name, "fresh", setup.training, setup.model, explainer=spec, fraction=0.2, explained_model=support
             )
             given: dict[str, Any] = {"explainer": spec} | how
             study.judge(f"rationales-{number}", runs, setup.test, protocol="select_then_predict", **given)
@@ -177,8 +177,8 @@ def regex_table_2(study: Study) -> None:
     setup.add_table("full-text", "Macro-F1 on full texts", "recipe", "dataset", metrics="f1_macro", where=where, **how)
 
 
-def compare_initialisations(study: Study, model: Model | None = None) -> None:
-    """Explanations of models from different initialisations, and of one whose head is untrained."""
+def compare_initializations(study: Study, model: Model | None = None) -> None:
+    """Explanations of models from different initializations, and of one whose head is untrained."""
     setup = Setup(study, model)
     study.arguments = {**study.arguments, "data_seed": 0}
     study.seeds = 3 if study.is_small else 4
@@ -190,7 +190,7 @@ def compare_initialisations(study: Study, model: Model | None = None) -> None:
     study.compare("DIT", "kept", TOP)
     study.compare("UIT", "kept", TOP, against=untrained)
     caption = "Jaccard similarity of the top 25 % of the tokens: "
-    caption += "with the other initialisations (DIT), with the untrained model (UIT)"
+    caption += "with the other initializations (DIT), with the untrained model (UIT)"
     setup.add_table("table-3", caption, metrics=["DIT", "UIT"], where={"recipe": ["Baseline", "REGEX"]})
     for each in runs:
         study.figure(
@@ -201,15 +201,15 @@ def compare_initialisations(study: Study, model: Model | None = None) -> None:
 
 @register
 def regex_table_3(study: Study) -> None:
-    """REGEX, Table 3: explanations of models from different initialisations, and of one whose head is untrained."""
-    compare_initialisations(study)
+    """REGEX, Table 3: explanations of models from different initializations, and of one whose head is untrained."""
+    compare_initializations(study)
 
 
 @register
 def regex_table_8(study: Study) -> None:
     """REGEX, Table 8: as Table 3 with a larger model."""
     # At small scale the same test with a model that is not larger: no larger one fits it.
-    compare_initialisations(study, Model("encoder", "FacebookAI/roberta-large", max_length=256))
+    compare_initializations(study, Model("encoder", "FacebookAI/roberta-large", max_length=256))
 
 
 def ablate(study: Study) -> Setup:
@@ -234,19 +234,19 @@ def ablate(study: Study) -> Setup:
         return setup
     runs = [setup.train("REGEX")]
     guided: dict[str, dict[str, Any]] = {
-        "Saliency (mean)": {"teacher": "saliency?norm=mean_absolute", "aggregation": "mean"},
-        "InputXGrad (mean)": {"teacher": "input_x_gradient", "aggregation": "mean"},
-        "DeepLift (mean)": {"teacher": LIFT, "aggregation": "mean"},
-        "IG (mean)": {"points": 50, "aggregation": "mean"},
-        "Saliency (l2)": {"teacher": "saliency?norm=l2", "aggregation": "mean"},
-        "InputXGrad (l2)": {"teacher": "input_x_gradient", "aggregation": "l2"},
-        "DeepLift (l2)": {"teacher": LIFT, "aggregation": "l2"},
-        "decompx_linear": {"teacher": "decompx_linear"},
+        "Saliency (mean)": {"explainer": "saliency?norm=mean_absolute", "aggregation": "mean"},
+        "InputXGrad (mean)": {"explainer": "input_x_gradient", "aggregation": "mean"},
+        "DeepLift (mean)": {"explainer": LIFT, "aggregation": "mean"},
+        "IG (mean)": {"n_steps": 50, "aggregation": "mean"},
+        "Saliency (l2)": {"explainer": "saliency?norm=l2", "aggregation": "mean"},
+        "InputXGrad (l2)": {"explainer": "input_x_gradient", "aggregation": "l2"},
+        "DeepLift (l2)": {"explainer": LIFT, "aggregation": "l2"},
+        "decompx_linear": {"explainer": "decompx_linear"},
     }
     for name, how in guided.items():
         runs.append(study.train(name, "regex", setup.training, setup.model, **how))
     for name, parameters in without.items():
-        how = dict(parameters) if "guided" in name else {"points": 50, **parameters}
+        how = dict(parameters) if "guided" in name else {"n_steps": 50, **parameters}
         runs.append(study.train(name, "regex", setup.training, setup.model, **how))
     setup.judge(runs, SIX)
     return setup
@@ -255,7 +255,7 @@ def ablate(study: Study) -> Setup:
 @register
 def regex_table_4(study: Study) -> None:
     """REGEX, Table 4: ablations, judged by scaled attention and DeepLift."""
-    setup, caption = ablate(study), "Normalised sufficiency and comprehensiveness on SST"
+    setup, caption = ablate(study), "Normalized sufficiency and comprehensiveness on SST"
     setup.add_table("table-4", caption, where={"explainer": ["α∇α", "DeepLift"]})
 
 
@@ -265,7 +265,7 @@ def regex_table_10(study: Study) -> None:
     setup = ablate(study)
     setup.add_table("table-7", "Macro-F1 on SST", "recipe", "metric", metrics="f1_macro", scale=100)
     where = {"explainer": [*setup.explainers]} if study.is_small else {}
-    setup.add_table("table-10", "Normalised sufficiency and comprehensiveness on SST", where=where)
+    setup.add_table("table-10", "Normalized sufficiency and comprehensiveness on SST", where=where)
 
 
 @register
@@ -274,7 +274,7 @@ def regex_table_6(study: Study) -> None:
     setup = Setup(study)
     if study.is_small:
         # Few words of a sentence can be swapped: as many sentences as there are, of any length.
-        reviews = "labelled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
+        reviews = "labeled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
         data = [Data("Sentences", "sst:${EXPOUND_DATA:-data}/sst"), Data("All reviews", reviews, split="all")]
         runs = setup.train_both()
     else:
@@ -344,15 +344,15 @@ def regex_fig_4(study: Study) -> None:
     """REGEX, Figure 4: the share of the tokens that is masked."""
     setup = Setup(study)
     values = [0.05, 0.15, 0.2, 0.3] if study.is_small else [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
-    runs = [setup.train(f"K = {value:g}", mask_ratio=value) for value in values]
+    runs = [setup.train(f"K = {value:g}", mask_fraction=value) for value in values]
     where = {"recipe": [each.name for each in runs]} if study.is_small else {}
     # At λ4 = .01 guidance hardly moves a model, whatever is masked.
     for value in (0.05, 0.15, 0.3) if study.is_small else ():
         how: dict[str, Any] = {"guidance_weight": 3.0, "options": {"log_gradient_norms": True}}
-        runs.append(setup.train(f"K = {value:g}, λ4 = 3", mask_ratio=value, **how))
+        runs.append(setup.train(f"K = {value:g}, λ4 = 3", mask_fraction=value, **how))
     setup.judge(runs, SIX)
     setup.add_table("table-fig-4", "Faithfulness by K: what random attributions (RAND) gain is no explanation's")
-    caption, over = "Faithfulness by the mask ratio K", "parameters.mask_ratio"
+    caption, over = "Faithfulness by the mask ratio K", "parameters.mask_fraction"
     study.figure("fig-4", "sweep", caption, over=over, metrics=[*METRICS], where=where)
 
 
@@ -360,7 +360,7 @@ def regex_fig_4(study: Study) -> None:
 def regex_seeds(study: Study) -> None:
     """REGEX: ten other seeds, without a choice of the epoch."""
     # Claims, stated before any figure was looked at: with REGEX, explanations are more comprehensive and more
-    # sufficient than with the same training without its terms (claims 1a, 1b), and those of different initialisations
+    # sufficient than with the same training without its terms (claims 1a, 1b), and those of different initializations
     # are more alike (claim 4); λ4 = .01 has better sufficiency than λ4 = 3 (claim 6). With three seeds, where 100 dev
     # sentences chose one of two epochs, all of these are undecided. Here the last epoch is kept, and integrated
     # gradients are judged on all sentences. At λ4 = .01 the gradient of guidance is a two-hundredth of the task's, so
@@ -380,5 +380,5 @@ def regex_seeds(study: Study) -> None:
     setup.judge(runs, ["RAND", "α∇α", "α", "x∇x", "IG"], few=False, keep_attributions=True)
     study.compare("DIT", "faithfulness", TOP)
     setup.add_table("faithfulness", "Faithfulness on SST, ten seeds")
-    caption = "Jaccard similarity of the top 25 % of the tokens with the other initialisations"
-    setup.add_table("initialisations", caption, "recipe", "explainer", metrics="DIT")
+    caption = "Jaccard similarity of the top 25 % of the tokens with the other initializations"
+    setup.add_table("initializations", caption, "recipe", "explainer", metrics="DIT")

@@ -25,10 +25,10 @@ LEARNED, AGAIN = "Attention (SMaT)", "SMaT, then a new student"
 EXPLAINERS = {
     "Grad × Input": "input_x_gradient",
     "Integrated Grad.": "integrated_gradients?n_steps=50&baselines=zero",
-    "Attn (all layers)": "parameterised_attention?untrained",
-    "Attn (last layer)": "parameterised_attention?untrained&layers=last",
+    "Attn (all layers)": "parameterized_attention?untrained",
+    "Attn (last layer)": "parameterized_attention?untrained&layers=last",
 }
-ATTN_SMAT = {"Attn (SMaT)": "parameterised_attention:{run}/teacher_explainer"}
+ATTN_SMAT = {"Attn (SMaT)": "parameterized_attention:{run}/teacher_explainer"}
 SEEDS, OTHER_SEEDS = [0, 9, 11, 30, 69], [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]
 TEACHER = {
     "learning_rate": 5e-5, "weight_decay": 0.01, "warmup_steps": 500, "lr_scheduler_type": "constant_with_warmup",
@@ -60,13 +60,13 @@ class Task:
         for name in names:
             if name == AGAIN:
                 (learned,) = self.train(LEARNED, pool=pool)
-                self.add(name, pool, explainer_id=learned.folder("teacher_explainer"))
+                self.add(name, pool, explainer=learned.folder("teacher_explainer"))
             elif name == LEARNED and name not in self.runs:
-                self.add(name, pool, explainer_id="learned", **self.of_smat)
+                self.add(name, pool, explainer="learned", **self.of_smat)
             elif name == "Integrated Gradients" and self.steps:
-                self.add(name, pool, explainer_id=f"integrated_gradients?n_steps={self.steps}")
+                self.add(name, pool, explainer=f"integrated_gradients?n_steps={self.steps}")
             elif name in STATIC:
-                self.add(name, pool, explainer_id=STATIC[name])
+                self.add(name, pool, explainer=STATIC[name])
         return [self.runs[name] for name in names]
 
     def add(self, name: str, pool: str | None = None, **parameters: Any) -> Runs:
@@ -246,7 +246,7 @@ def explain_reviews(study: Study, *, static: bool = True) -> None:
     """How plausible explainers of the teacher are on reviews with rationales; learned ones come from students' runs."""
     task = begin_text(study)
     movies = Data("Movies", "eraser:${EXPOUND_DATA:-data}/movies", limit=60 if study.is_small else None)
-    metrics = {"AUC": "auc?absolute=false"}
+    metrics = {"AUC": "rationale_auc?absolute=false"}
     if static:
         # Integrated gradients of long reviews take longer than all the rest.
         explainers = {name: spec for name, spec in EXPLAINERS.items() if not (study.is_small and "Integrated" in name)}
@@ -255,7 +255,7 @@ def explain_reviews(study: Study, *, static: bool = True) -> None:
     study.judge("learned", learned, movies, ATTN_SMAT, metrics, model=task.teacher)
     if static:
         # The rows with a star: people's rationales of the test reviews choose the layer and the head.
-        how: dict[str, Any] = {"metric": "auc?absolute=false"}
+        how: dict[str, Any] = {"metric": "rationale_auc?absolute=false"}
         study.judge("supervised", task.teacher, movies, protocol="best_attention", **how)
 
 
@@ -393,7 +393,7 @@ def smat_fig_5_quality(study: Study) -> None:
 
 @register
 def smat_table_7(study: Study) -> None:
-    """Learning to Scaffold, Table 7: what normalises the heads' coefficients."""
+    """Learning to Scaffold, Table 7: what normalizes the heads' coefficients."""
     task, kinds = (
         begin_quality(study),
         {"Attention (all layers)": "untrained", "Attention (last layer)": "untrained_last"},
@@ -401,7 +401,7 @@ def smat_table_7(study: Study) -> None:
     kinds[LEARNED] = "learned"
     pool = "200" if study.is_small else "4200"
     runs = task.train("No Explainer", pool=pool)
-    for ending, normaliser in {
+    for ending, normalizer in {
         "": "sparsemax",
         ", softmax": "softmax",
         ", entmax": "entmax15",
@@ -414,9 +414,9 @@ def smat_table_7(study: Study) -> None:
             rate = {"meta_learning_rate": 2e-3 if study.is_small and not ending else 2e-4} if kind == "learned" else {}
             if ending and study.is_small:
                 task.patience = 5
-            runs.append(task.add(name + ending, pool, explainer_id=kind, normaliser=normaliser, **rate))
-    study.judge("normalised students", runs, task.exam, protocol="simulatability", teacher=task.teacher)
+            runs.append(task.add(name + ending, pool, explainer=kind, normalizer=normalizer, **rate))
+    study.judge("normalized students", runs, task.exam, protocol="simulatability", teacher=task.teacher)
     by_kind = [name + ending for name in kinds for ending in (", softmax", ", entmax", ", none")]
     where = {"dataset": ["exam"], "recipe": ["No Explainer", *kinds, *by_kind]}
-    caption = "Simulatability (Pearson) by what normalises the coefficients; sparsemax where nothing is said"
+    caption = "Simulatability (Pearson) by what normalizes the coefficients; sparsemax where nothing is said"
     task.add_table("table-7", caption, scale=1, decimals=4, where=where)

@@ -9,8 +9,8 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
 from expound.data.load import open_reader
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers import EXPLAINERS, explainer
 from expound.metrics import metric
@@ -43,7 +43,7 @@ Addresses: TypeAlias = dict[str, dict[str, Mapping[str, Any]]]
 Specs: TypeAlias = Mapping[str, str]
 NO_EXPLAINER = "none"
 """The spec of no explainer, for students that learn from answers alone."""
-RUN_OPTIONS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
+RUN_OPTIONS = ("masked_share", "head_lr_multiplier", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
 TRIAL, TRIAL_SEEDS = "trial", [7]
 
 
@@ -232,7 +232,7 @@ class Study:
         keep_attributions: bool = False,
         layers: bool = False,
         special_tokens: bool = False,
-        unit: Granularity | None = None,
+        unit: UnitName | None = None,
         **options: Any,
     ) -> None:
         """Record a judgement of each run on each dataset: its performance, and metrics of its explanations.

@@ -126,7 +126,7 @@ def make_agreement_matrices(results: Results, part: FigurePart) -> list[Matrix]:
 
 
 def make_table_matrix(results: Results, part: FigurePart) -> Matrix:
-    """Return a table's numbers as a matrix whose colours reach to the largest magnitude."""
+    """Return a table's numbers as a matrix whose colors reach to the largest magnitude."""
     table = make_study_table(results, part.table)
     known = np.abs(table.center[np.isfinite(table.center)])
     return Matrix(table.title, table.rows, table.columns, table.center, float(known.max()) if known.size else 1.0)

@@ -22,7 +22,7 @@ class StudyDesign:
     """A planned study.
 
     Attributes:
-        effect: for rankings, how often the better of two neighbouring methods is ranked first (0.5: no effect); for
+        effect: for rankings, how often the better of two neighboring methods is ranked first (0.5: no effect); for
             simulation, by how much an explanation raises the share of correct guesses.
         kind: rank or simulate.
         methods: number of methods.
@@ -61,7 +61,7 @@ class Power(NamedTuple):
 def simulate_power(design: StudyDesign, people: int, runs: int = 200, seed: int = 0) -> Power:
     """Estimate the power of a study with a number of annotators at a two-sided level of 5 %.
 
-    A ranking study detects the effect if, for all neighbouring methods, the interval of their difference excludes 0; a
+    A ranking study detects the effect if, for all neighboring methods, the interval of their difference excludes 0; a
     simulation study if the interval of every method's gain does.
     """
     if people < 2:

@@ -34,7 +34,7 @@ class SimulationGain(NamedTuple):
     high: float
 
     @property
-    def normalised_gain(self) -> float:
+    def normalized_gain(self) -> float:
         """Return the gain divided by the largest possible gain."""
         return simulatability_gain(self.after, self.before)
 

@@ -17,7 +17,7 @@ def power(
     effect: Annotated[
         float,
         typer.Option(
-            help="rank: how often the better of two neighbouring methods is ranked first, such as 0.65. simulate: how "
+            help="rank: how often the better of two neighboring methods is ranked first, such as 0.65. simulate: how "
             "much an explanation raises the share of correct guesses, such as 0.1."
         ),
     ],

@@ -41,7 +41,7 @@ def serve(
 
     Examples: expound people serve films
 
-    expound people serve --host 0.0.0.0 --name https://study.example.org
+    expound people serve --host 0.0.0.0 --public-host https://study.example.org
 
     expound people serve --storage postgresql://USER:PASSWORD@HOST/NAME
     """

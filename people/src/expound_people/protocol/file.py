@@ -89,7 +89,7 @@ class KnownPart(Part):
     """An example with a known answer, for training and attention checks: its evidence is planted.
 
     Either `text` that contains the `evidence`, or a generated picture of `grid` (rows, columns) squares with another
-    colour at `square` (row and column, from 1). In a study of generated answers, `text` is the question, and
+    color at `square` (row and column, from 1). In a study of generated answers, `text` is the question, and
     `evidence` names the `sources` (texts by name) of the answer. `prediction`: the model's answer; `changed` and
     `changed_prediction`: a changed version of the text and the model's answer to it, for counterfactual studies.
     """
@@ -161,8 +161,8 @@ class MainPart(Part):
     """The main part of a study.
 
     `items`: examples per annotator (default: all); `overlap`: annotators per example; `screen`: explanations on one
-    screen. `show`: which scores are coloured, the same for all methods: the positive ones, their absolute values, or
-    both signs in two colours (only if all methods are signed). `confidence`: whether each answer asks for the
+    screen. `show`: which scores are colored, the same for all methods: the positive ones, their absolute values, or
+    both signs in two colors (only if all methods are signed). `confidence`: whether each answer asks for the
     annotator's confidence. `unit`: what annotators mark.
     """
 

@@ -47,7 +47,7 @@ def explain(
     html: Annotated[
         Path | None, typer.Option(help="Write an HTML page with the highlighted text to this file.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of coloured text.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of colored text.")] = False,
     output_dir: Annotated[
         Path | None,
         typer.Option(
@@ -107,7 +107,7 @@ def explain(
         ),
     ] = False,
     allow_nan: options.AllowNan = False,
-    incomplete: options.Incomplete = False,
+    allow_incomplete_weights: options.Incomplete = False,
     stride: options.Stride = None,
     quiet: options.Quiet = False,
     threads: Threads = None,
@@ -136,7 +136,7 @@ def explain(
         "device": device,
         "dtype": dtype,
         "max_length": max_length,
-        "incomplete": incomplete,
+        "allow_incomplete_weights": allow_incomplete_weights,
     }
     load_options |= options.prompt_options(template, labels)
     if task is not None:
@@ -217,7 +217,7 @@ def _print_results(
         for item in attributions:
             console().print(render_explanation(item, unit=describe_score(item, task)))
         if task != "generation" and not quiet:
-            shown = "score" if has_no_colors() else "colour"
+            shown = "score" if has_no_colors() else "color"
             say(f"words without a {shown} have less than {1 / (2 * LEVELS):.0%} of the strongest")
 
 
@@ -244,4 +244,4 @@ def _explain_corpus(job: dict[str, Any], workers: int, threads: int | None, ray:
     corpus_job = CorpusJob(**job | {"target": options.parse_target(job["target"], ())})
     rows = explain_corpus(corpus_job, workers, threads=threads, ray=ray)
     if rows:
-        say(f"{rows} rows are explained in {folder}; summarise them with: expound summary {folder}")
+        say(f"{rows} rows are explained in {folder}; summarize them with: expound summary {folder}")

@@ -14,13 +14,13 @@ GROUPS = {
     "Model and data": (
         "model", "data", "pair", "split", "train_split", "dev_split", "limit", "text_column", "text_pair_column",
         "label_column", "rationale_column", "task", "template", "labels", "prompt", "messages", "source", "response",
-        "raw_prompt", "max_new_tokens", "temperature", "max_length", "incomplete", "processing_class",
+        "raw_prompt", "max_new_tokens", "temperature", "max_length", "allow_incomplete_weights", "processing_class",
     ),
     "Method": (),
     "Parts of the method": (),
     "Training": (
-        "config", "epochs", "learning_rate", "eval_steps", "argument", "masked_share", "head_rate", "head_dropout",
-        "head_activation", "early_stopping_patience", "early_stopping_threshold", "log_gradient_norms",
+        "config", "epochs", "learning_rate", "eval_steps", "argument", "masked_share", "head_lr_multiplier",
+        "head_dropout", "head_activation", "early_stopping_patience", "early_stopping_threshold", "log_gradient_norms",
     ),
     "Output": ("output_dir", "overwrite", "resume", "html", "json", "dry_run", "quiet", "report_to", "help"),
     "Machine": ("device", "dtype", "batch_size", "workers", "threads", "ray", "rows_per_part", "seed"),

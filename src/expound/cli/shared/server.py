@@ -29,7 +29,7 @@ Port = Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port;
 Names = Annotated[
     list[str] | None,
     typer.Option(
-        "--name",
+        "--public-host",
         help="Host name or URL of the server for browsers, such as study.example.org or https://study.example.org; "
         "links use the first one. Repeatable.",
     ),
@@ -72,7 +72,7 @@ def listen(host: str, port: int, names: Sequence[str] | None) -> Listener:
     socket.listen()
     address = _public_address(all_names[0], socket.getsockname()[1])
     if host in EVERYWHERE and not names:
-        say("other machines are refused: give the host name or address that their browsers use with --name")
+        say("other machines are refused: give the host name or address that their browsers use with --public-host")
     hosts, token = (*LOOPBACK, *map(_url_host, all_names)), chosen or secrets.token_urlsafe(32)
     return Listener(socket, host, address, hosts, token, is_new_token=not chosen)
 

@@ -34,7 +34,7 @@ SEARCH = Annotated[
         "Repeatable: all combinations.",
     ),
 ]
-RENAMED = {"explainer_id": "explainer", "processing_class": "tokenizer", "early_stopping_patience": "early-stopping"}
+RENAMED = {"processing_class": "tokenizer", "early_stopping_patience": "early-stopping"}
 
 
 class Recipes(TyperGroup):

@@ -1,4 +1,4 @@
-"""Reviews with planted opinions, labelled with a sentiment or a score."""
+"""Reviews with planted opinions, labeled with a sentiment or a score."""
 
 from __future__ import annotations
 

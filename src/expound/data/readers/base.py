@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from expound.data.cards import DataCard
-from expound.data.splits import normalise_split_name
+from expound.data.splits import normalize_split_name
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Reader(ABC):
     def default_split(self) -> str:
         """The split that is used unless another is named: dev, or the last one of data without dev."""
         splits = self.splits()
-        if "dev" in map(normalise_split_name, splits):
+        if "dev" in map(normalize_split_name, splits):
             return "dev"
         return splits[-1]
 

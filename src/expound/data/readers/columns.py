@@ -332,7 +332,7 @@ def read_rationale(value: Any, text: str, where: str) -> list[list[int]]:
 
     Args:
         value: a list of [start, end]; a list of words or phrases of the text, each marked wherever it occurs as whole
-            words; or a 0 or 1 for each word of the text, where neighbouring marked words become one span.
+            words; or a 0 or 1 for each word of the text, where neighboring marked words become one span.
         text: the text.
         where: the place of the row, for errors.
 

@@ -1,4 +1,4 @@
-"""Emotion: English tweets labelled with six basic emotions."""
+"""Emotion: English tweets labeled with six basic emotions."""
 
 from __future__ import annotations
 

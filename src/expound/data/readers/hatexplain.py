@@ -1,4 +1,4 @@
-"""HateXplain: posts labelled as hate speech, offensive or normal, with the words that annotators marked."""
+"""HateXplain: posts labeled as hate speech, offensive or normal, with the words that annotators marked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from expound.data.readers.base import (
 )
 from expound.data.readers.marked import MAJORITY
 from expound.data.spans import join_words, vote_on_words
-from expound.data.splits import normalise_split_name
+from expound.data.splits import normalize_split_name
 from expound.errors import ExpoundError
 
 LABELS = ("hatespeech", "normal", "offensive")
@@ -60,7 +60,7 @@ class Hatexplain(Reader):
         divisions = parse_json(read_text(path), str(path))
         if not isinstance(divisions, dict) or not divisions:
             raise ExpoundError(f"{path}: expected an object with lists of posts as train, val and test")
-        return {normalise_split_name(name): get_list(divisions, name, str(path)) for name in divisions}
+        return {normalize_split_name(name): get_list(divisions, name, str(path)) for name in divisions}
 
     def _read_rows(self, names: list[Any]) -> Iterator[Row]:
         path = Path(self.path) / "dataset.json"

@@ -54,7 +54,7 @@ class Hub(ColumnOptions, Reader):
         return tuple(self._load())
 
     def table(self, split: str) -> Table:
-        """Return the labelled rows of a split."""
+        """Return the labeled rows of a split."""
         return self._read_split(split, list)
 
     def stream(self, split: str) -> Table:
@@ -70,7 +70,7 @@ class Hub(ColumnOptions, Reader):
         records = [self._make_records(part.remove_columns(column or []), key) for key, part in parts.items()]
         everything = kept(RecordSource(lambda: chain.from_iterable(records)))
         if next(iter(everything), None) is None:
-            raise ExpoundError(f"{where} is empty: it has no labelled rows")
+            raise ExpoundError(f"{where} is empty: it has no labeled rows")
         if column is None:
             return make_table(self, everything, self._make_records(parts[name], split), where)
         pictures = parts[name].cast_column(column, Image(decode=False))

@@ -1,4 +1,4 @@
-"""Reading and writing of Label Studio's JSON: tasks with labelled spans of text."""
+"""Reading and writing of Label Studio's JSON: tasks with labeled spans of text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SINGLE = (TEXT, "sentence", "review", "content")
 def read_tasks(tasks: Any, where: str = "the file") -> list[MarkedExample]:
     """Convert an export of Label Studio (format JSON).
 
-    Every labelled span is evidence, whichever label it has; cancelled annotations are ignored. The label of an example
+    Every labeled span is evidence, whichever label it has; cancelled annotations are ignored. The label of an example
     is `label` in the task's data, or else the choice of the first annotator.
 
     Raises:

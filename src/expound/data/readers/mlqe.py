@@ -82,7 +82,7 @@ class Mlqe(FilePerSplit):
 def _make_row(row: Row, edits: Edits, where: str) -> Row:
     source = require_text(get_field(row, "original", where), "original", where)
     translation = require_text(get_field(row, "translation", where), "translation", where)
-    # compared without white space, because post-edited pairs are tokenised and rated pairs are not
+    # compared without white space, because post-edited pairs are tokenized and rated pairs are not
     edit = edits.get((_remove_white_space(source), _remove_white_space(translation)))
     rationale = rationale_pair = None
     if edit is not None:

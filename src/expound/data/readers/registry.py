@@ -36,7 +36,7 @@ READERS: Registry[type[Reader]] = Registry(
         "csv": "csv:Csv",
         "jsonl": "jsonl:Jsonl",
         "parquet": "parquet:Parquet",
-        "labelled": "labelled:Labelled",
+        "labeled": "labeled:Labeled",
         "hub": "hub:Hub",
         "digits": "digits:Digits",
         "generated": "generated:Generated",

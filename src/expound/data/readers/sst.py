@@ -50,7 +50,7 @@ class Phrase:
 class Sst(FilePerSplit):
     """Reads sentences whose root is not neutral; words are joined by single spaces, brackets unescaped, case is kept.
 
-    The rationale follows the heuristic of Carton et al. (2020) as Explanation Regularisation uses it. From the root
+    The rationale follows the heuristic of Carton et al. (2020) as Explanation Regularization uses it. From the root
     down, a phrase that is stronger than each of its proper descendants (every leaf is) gives its strength to all of its
     words, and is not divided further. Words with a strength of at least 0.5 are the rationale.
     """

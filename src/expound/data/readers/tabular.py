@@ -21,7 +21,7 @@ from expound.data.readers.columns import (
 )
 from expound.data.readers.exchanges import are_exchanges, exchange_key, make_exchange_table
 from expound.data.readers.layouts import find_split_files
-from expound.data.splits import DIVIDED, is_in_split, normalise_split_name
+from expound.data.splits import DIVIDED, is_in_split, normalize_split_name
 from expound.errors import ExpoundError
 
 PEEKED = 1000
@@ -71,7 +71,7 @@ class Tabular(ColumnOptions, Reader):
             return DIVIDED
         names: dict[str, None] = {}
         for where, row in self._open_records(Path(self.path)):
-            names[normalise_split_name(str(get_field(row, self.split_column, where)))] = None
+            names[normalize_split_name(str(get_field(row, self.split_column, where)))] = None
         return (*names, "all")
 
     def table(self, split: str) -> Table:
@@ -106,7 +106,7 @@ class Tabular(ColumnOptions, Reader):
         if split == "all":
             return records
         if self.split_column:
-            return self._filter(records, lambda row: normalise_split_name(str(row[self.split_column])) == split)
+            return self._filter(records, lambda row: normalize_split_name(str(row[self.split_column])) == split)
         if not self.text_column and are_exchanges(records):
             return self._filter(records, lambda row: is_in_split(exchange_key(row), split, self.seed))
         text = resolve_columns(self, records, self.path).text

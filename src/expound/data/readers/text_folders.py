@@ -14,7 +14,7 @@ from expound.data.readers.layouts import FilePerSplit, find_split_files
 if TYPE_CHECKING:
     from datasets import Features
 
-UNLABELLED = "unsup"
+UNLABELED = "unsup"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,4 +55,4 @@ class TextFolders(FilePerSplit):
 def _find_class_folders(base: Path) -> list[Path]:
     if not base.is_dir():
         return []
-    return sorted(folder for folder in base.iterdir() if folder.is_dir() and folder.name != UNLABELLED)
+    return sorted(folder for folder in base.iterdir() if folder.is_dir() and folder.name != UNLABELED)

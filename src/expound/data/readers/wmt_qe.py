@@ -38,7 +38,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class WmtQe(FilePerSplit):
-    """Reads tokenised sources and translations; the label is HTER, if its file exists (task 1).
+    """Reads tokenized sources and translations; the label is HTER, if its file exists (task 1).
 
     The words tagged BAD are the rationale of each text with a file of tags (task 2); others are null. Tags are
     for words (to 2017), words and the gaps around them (from 2018), or words and the sentence's end (from 2022).

@@ -31,10 +31,10 @@ class Swap(NamedTuple):
 def find_swaps(text: str, *, kinds: Sequence[str] | None = None, choices: int = 5, seed: int = 0) -> list[Swap]:
     """Find all swaps in a text, from left to right. Of overlapping stretches the longest is kept.
 
-    `contraction`: expanded ("don't" → "do not", also "do n't" of tokenised text) or contracted, as the text writes its
+    `contraction`: expanded ("don't" → "do not", also "do n't" of tokenized text) or contracted, as the text writes its
     own contractions. `name`: a first name becomes another one that is given to the same people, a surname another
     surname. `place`: a city becomes a city, a country a country. `number`: digits become a number within 20 %, a number
-    in words a neighbouring one.
+    in words a neighboring one.
 
     Names and places are those in `swaps/lists.py`. They must begin with a capital letter unless the whole text is in
     lower case. Numbers have the digits 0 to 9 and are not part of a word, a date, a fraction or a decimal. Texts in

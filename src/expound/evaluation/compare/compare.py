@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
 from expound.data.readers.columns import ColumnOptions
 from expound.data.registry import parse_spec
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.evaluation.compare.comparison import Comparison
 from expound.evaluation.compare.judge import JudgedExamples, judge
@@ -62,7 +62,7 @@ USUAL_METHODS = (
     "alti",
 )
 USUAL_FOR_GENERATION = (
-    "auc",
+    "rationale_auc",
     "recall_at_k",
     "needle_rank",
     "topk_drop?k=1",
@@ -74,7 +74,7 @@ USUAL_METRICS = (
     "aopc_comprehensiveness",
     "aopc_sufficiency",
     "log_odds",
-    "auc",
+    "rationale_auc",
     "average_precision",
     "recall_at_k",
     "important_tokens",
@@ -88,7 +88,7 @@ def compare(
     metrics: Sequence[str | Metric] | None = None,
     *,
     target: Any = "predicted",
-    unit: Granularity | None = None,
+    unit: UnitName | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     special_tokens: bool = False,
@@ -116,7 +116,7 @@ def compare(
             another batch size, unless a metric compares the examples of a batch with each other.
         seed: random seed of the bootstrap and of every method that has one.
         special_tokens: keep the scores that methods give to special tokens instead of setting them to 0. Only metrics
-            with a parameter `specials` use them.
+            with a parameter `special_tokens` use them.
         allow_nan: continue if a method's scores are not finite; their metrics are NaN, and a warning counts them.
         stride: read texts longer than the model in windows that share this many tokens, see `expound.attribute`;
             metrics perturb the whole text and read it in windows again. Default: texts are cut.
@@ -173,8 +173,8 @@ def compare(
 
 
 def _read_rows(
-    model: ExplainedModel, data: Any, unit: Granularity | None, columns: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], Granularity | None]:
+    model: ExplainedModel, data: Any, unit: UnitName | None, columns: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], UnitName | None]:
     """Return the examples as rows, with responses and the model's labels, and the unit of generated text."""
     for name in columns:
         check_choice("parameter of compare", name, [field.name for field in fields(ColumnOptions)])
@@ -185,7 +185,7 @@ def _read_rows(
             unit = "source" if all(row.get("sources") for row in rows) else "sentence"
         return rows, unit
     if unit is not None:
-        raise ExpoundError("unit= goes with generated text: give methods a granularity and metrics a level")
+        raise ExpoundError("unit= goes with generated text: give methods and metrics their units")
     rows = [example_to_row(example) for example in examples]
     return [example_to_row(row) for row in model.expand_examples(rows)], None
 
@@ -245,7 +245,7 @@ def list_native_methods() -> list[str]:
 
 
 def _make_methods(
-    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: Granularity | None
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: UnitName | None
 ) -> dict[str, Explainer]:
     """Return explainers by the name that the table shows; `seed` is for specs without a seed."""
     if methods is not None and not methods:
@@ -263,7 +263,7 @@ def _make_methods(
     return {name: _make_explainer(method, seed, unit) for name, method in methods.items()}
 
 
-def _make_explainer(method: str | Explainer, seed: int, unit: Granularity | None) -> Explainer:
+def _make_explainer(method: str | Explainer, seed: int, unit: UnitName | None) -> Explainer:
     if unit is None:
         return make_seeded(method, seed)
     return resolve_unit(method, unit, seed_params(method, seed))[0]
@@ -273,7 +273,7 @@ def _make_metrics(
     model: ExplainedModel,
     metrics: Sequence[str | Metric] | None,
     rows: Sequence[dict[str, Any]],
-    unit: Granularity | None,
+    unit: UnitName | None,
 ) -> dict[str, Metric]:
     """Return metrics by column: by their id, or by their whole spec if several share an id."""
     if metrics is None:
@@ -315,11 +315,11 @@ def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
         )
 
 
-def _make_metric(spec: str, unit: Granularity | None) -> Metric:
+def _make_metric(spec: str, unit: UnitName | None) -> Metric:
     """Return the metric of a spec; for generated text it removes these units, unless the spec says otherwise."""
     if unit is None:
         return metric(spec)
-    defaults: dict[str, Any] = {"level": unit, "how": "remove", "absolute": False}
+    defaults: dict[str, Any] = {"unit": unit, "perturbation": "remove", "absolute": False}
     unset = metric(spec).params.keys() - parse_spec(spec)[1].keys()
     return metric(spec, **{key: defaults[key] for key in defaults.keys() & unset})
 

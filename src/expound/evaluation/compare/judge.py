@@ -15,7 +15,7 @@ from expound.explainers.attribute_examples import describe_batch
 from expound.explainers.base import Explainer, TokenScores
 from expound.metrics import Metric
 from expound.metrics.cost import measure_cost
-from expound.metrics.plausibility import Auc
+from expound.metrics.plausibility import RationaleAuc
 from expound.models import Batch, ExplainedModel
 from expound.models.outputs import require_finite_logits
 from expound.reports.explanations import Explanation
@@ -100,8 +100,8 @@ def judge(
 
 
 def include_special_tokens(batch: Batch, metric: Metric) -> Batch:
-    """Return the batch that a metric with `specials` judges: special tokens are content without rationale."""
-    if not getattr(metric, "specials", False):
+    """Return the batch that a metric with `special_tokens` judges: special tokens are content without rationale."""
+    if not getattr(metric, "special_tokens", False):
         return batch
     return replace(batch, content=batch.attended)
 
@@ -154,7 +154,7 @@ def _layer_curve_rows(
     model: ExplainedModel, batch: Batch, target: Tensor, explanation: TokenScores, keys: pd.DataFrame
 ) -> pd.DataFrame:
     """Return the plausibility of every layer's scores; empty without scores per layer or rationales."""
-    auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
+    auc = RationaleAuc() if batch.exchanges is None else RationaleAuc(unit="source", absolute=False)
     points = dict[float, Tensor]()
     if explanation.layers is not None and batch.rationale_mask is not None:
         for number, scores in enumerate(explanation.layers.unbind(1), 1):

@@ -54,7 +54,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class CorpusSummary:
-    """The result of `summarise`.
+    """The result of `summarize`.
 
     Attributes:
         rows: number of explanations.
@@ -97,13 +97,13 @@ class CorpusSummary:
         return values
 
 
-def summarise(
+def summarize(
     folder: str | Path,
     against: str | Path | None = None,
     *,
     clusters: int = 8,
     top: int = 10,
-    least: int = MIN_EXAMPLES,
+    min_count: int = MIN_EXAMPLES,
     seed: int = 0,
 ) -> CorpusSummary:
     """Return a summary of what `expound explain --data` wrote. Memory grows with the vocabulary, not the corpus.
@@ -113,7 +113,7 @@ def summarise(
         against: another corpus, explained by the same method, to compute the drift from.
         clusters: number of clusters, found by scikit-learn's MiniBatchKMeans over words' shares.
         top: examples kept per cluster, and of those whose explanation and rationale disagree most.
-        least: leave out words that occur in fewer examples.
+        min_count: leave out words that occur in fewer examples.
         seed: random seed of the clusters.
 
     Raises:
@@ -138,12 +138,12 @@ def summarise(
         if other_parts.config["method"] != parts.config["method"]:
             raise ExpoundError(f"{against} was explained by another method than {folder}: drift needs the same one")
         other = WordStatistics(other_parts.rows(WORDS))
-        drift, distance = compute_drift(other, words, least), compute_distance(other, words)
+        drift, distance = compute_drift(other, words, min_count), compute_distance(other, words)
         other_labels = dict(other.examples)
     return CorpusSummary(
         rows=parts.head["rows"],
         labels=dict(words.examples),
-        words=words.table(least),
+        words=words.table(min_count),
         clusters=_find_clusters(parts, clusters, top, seed),
         agreement=total / judged if judged else float("nan"),
         judged=judged,

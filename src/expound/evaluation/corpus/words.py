@@ -51,7 +51,7 @@ class WordStatistics:
         for word, share in word_shares.items():
             self.sums[label, word] += (1, share, share * share, abs(share), 1 / len(word_shares))
 
-    def table(self, least: int = MIN_EXAMPLES) -> pd.DataFrame:
+    def table(self, min_count: int = MIN_EXAMPLES) -> pd.DataFrame:
         """Return label, word, examples, share, low, high: means over the examples with the word, 95 % intervals (t).
 
         Words are sorted within their class by how far the end of the interval that is nearer to 0 is above the share of
@@ -61,16 +61,16 @@ class WordStatistics:
         import pandas as pd
 
         frame = pd.DataFrame(
-            list(self._figures(least)), columns=["label", "word", "examples", "share", "low", "high", "average"]
+            list(self._figures(min_count)), columns=["label", "word", "examples", "share", "low", "high", "average"]
         )
         # A large mean of few examples is uncertain: the nearer end ranks a word by what is sure of it.
         near = np.where(frame["share"] > 0, frame["low"], -frame["high"]) - frame.pop("average")
         frame = frame.assign(near=near).sort_values(["label", "near"], ascending=[True, False])
         return frame[frame["near"] > 0].drop(columns="near")
 
-    def _figures(self, least: int) -> Iterator[tuple[str, str, int, float, float, float, float]]:
+    def _figures(self, min_count: int) -> Iterator[tuple[str, str, int, float, float, float, float]]:
         for (label, word), (count, total, _, _, average) in self.sums.items():
-            if count >= max(least, 2):
+            if count >= max(min_count, 2):
                 half = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * np.sqrt(self.variance(label, word) / count)
                 mean = total / count
                 yield label, word, int(count), mean, mean - half, mean + half, average / count
@@ -82,7 +82,7 @@ class WordStatistics:
         return float(max(0.0, (squares - total * total / count) / (count - 1)))
 
 
-def compute_drift(before: WordStatistics, after: WordStatistics, least: int = MIN_EXAMPLES) -> pd.DataFrame:
+def compute_drift(before: WordStatistics, after: WordStatistics, min_count: int = MIN_EXAMPLES) -> pd.DataFrame:
     """Return the change of each word's mean share between two corpora, sorted by p and then by size.
 
     Columns: label, word, before, after (mean shares), change, low, high (95 % interval), p (Welch's t-test, adjusted
@@ -94,7 +94,7 @@ def compute_drift(before: WordStatistics, after: WordStatistics, least: int = MI
     rows = []
     for key in sorted(before.sums.keys() & after.sums.keys()):
         # A variance needs two examples.
-        if min(before.sums[key][0], after.sums[key][0]) >= max(least, 2):
+        if min(before.sums[key][0], after.sums[key][0]) >= max(min_count, 2):
             rows.append(_test_change(key, before, after))
     frame = pd.DataFrame(rows, columns=columns)
     if len(frame):

@@ -79,7 +79,7 @@ def propagate_relevance(maps: Sequence[Tensor], decoding: int) -> Tensor:
     for number, layer in enumerate(maps):
         # In each decoder layer the cross-attention is the second of two maps.
         if number >= len(maps) - 2 * decoding and (len(maps) - number) % 2:
-            spread = _normalise_rows(within)
+            spread = _normalize_rows(within)
             relevance = relevance + spread.mT @ layer @ spread
         else:
             relevance = relevance + layer @ relevance
@@ -87,7 +87,7 @@ def propagate_relevance(maps: Sequence[Tensor], decoding: int) -> Tensor:
     return relevance
 
 
-def _normalise_rows(within: Tensor) -> Tensor:
+def _normalize_rows(within: Tensor) -> Tensor:
     """Return R̄: the rows of R − I divided by their sums, plus I (eqs. 8 and 9)."""
     one = torch.eye(within.shape[-1], dtype=within.dtype, device=within.device)
     others = within - one

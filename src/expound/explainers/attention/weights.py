@@ -67,7 +67,7 @@ class AttentionLast(LayerwiseAttention):
         paper="Jain and Wallace 2019", unit="share of attention",
         equation=r"s_i = \frac{1}{H} \sum_h A^N_h[q, i]",
         use="A baseline that costs one forward pass, or the attributions that training pulls towards rationales "
-        "(`expound train er_joint --guide attention_last`).",
+        "(`expound train er_joint --explainer attention_last`).",
         avoid="Do not use it for faithful scores of a model that was not trained for it: attention often rests on "
         "special tokens.",
     )  # fmt: skip
@@ -143,10 +143,10 @@ class ScaledAttention(OutputExplainer, SinglePass):
         last = outputs.blocks[-2:] or outputs.attentions[-1:]
         slopes = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
         weights = model.scatter_attention(batch, [block.mean(1) for block in last])
-        steepness = model.scatter_attention(batch, [slope.mean(1) for slope in slopes])
+        mean_slopes = model.scatter_attention(batch, [slope.mean(1) for slope in slopes])
         # The product of means over heads, as in the authors' code, not the mean of products.
         products = []
-        for weight, slope in zip(weights, steepness, strict=True):
+        for weight, slope in zip(weights, mean_slopes, strict=True):
             row, row_slope = (select_readout_row(model, batch, matrix, target) for matrix in (weight, slope))
             products.append(row * row_slope)
         return torch.stack(products).sum(0)
@@ -167,7 +167,7 @@ class AttentionRollout(LayerwiseAttention):
         equation=r"s = \left( \tilde{A}_N \cdots \tilde{A}_1 \right)[q, :], \; \tilde{A}_l = \frac{1}{2} (\bar{A}_l + "
         r"I)",
         use="A cheap map of how positions mix over all layers. It is differentiable, so training can pull it towards "
-        "rationales (`--guide attention_rollout`).",
+        "rationales (`--explainer attention_rollout`).",
         avoid="Do not use it to find evidence against the class, or for scores of one class: it reads attention "
         "weights alone.",
     )  # fmt: skip

@@ -126,7 +126,7 @@ class BatchedLayerNorm(_CopiedLayer):
         self.weight, self.bias = self.stack_weight(layer.weight, count), self.stack_weight(layer.bias, count)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the normalised inputs [B, ..., d]."""
+        """Return the normalized inputs [B, ..., d]."""
         between = [1] * (inputs.ndim - 1 - len(self.shape))
         normal = nn.functional.layer_norm(inputs, self.shape, eps=self.eps)
         if self.weight is not None:

@@ -21,7 +21,7 @@ class Alti(LayerMaps):
     """Aggregation of layer-wise token-to-token interactions (Ferrando et al. 2022). Unsigned; rows sum to 1.
 
     T_i(x_j) is the contribution of x_j, by attention and residual, to the attention block's output y_i, with its norm
-    linearised; c_ij = max(0, ‖y_i‖₁ − ‖y_i − T_i(x_j)‖₁), with rows normalised. Feed-forwards are ignored. In pre-norm
+    linearised; c_ij = max(0, ‖y_i‖₁ − ‖y_i − T_i(x_j)‖₁), with rows normalized. Feed-forwards are ignored. In pre-norm
     families no norm follows the block: T is the plain share and y the residual stream after attention. A position
     that attention does not reach scores 0; a row without any near position stays zero. As in the authors' code, shares
     are divided by the standard deviation without the norm's eps, which y_i has: they sum to y_i but for eps/σ².
@@ -38,7 +38,7 @@ class Alti(LayerMaps):
         equation=r"c_{ij} = \max(0, \lVert y_i \rVert_1 - \lVert y_i - T_i(x_j) \rVert_1), \; s = (C_N \cdots C_1)[q, "
         r":]",
         use="Scores from the contributions of each layer, not from attention weights alone. They are differentiable, "
-        "so training can pull them towards rationales (`--guide alti`).",
+        "so training can pull them towards rationales (`--explainer alti`).",
         avoid="Do not use it when you need signs, or scores of one class.",
     )  # fmt: skip
 

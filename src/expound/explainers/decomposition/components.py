@@ -161,10 +161,10 @@ def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> 
     name = parts.activation
     if parts.gate is not None:
         height = parts.gate(point)
-        return activations.get_slope(name)(height) * height
+        return activations.zero_origin_slope(name)(height) * height
     if activation == "relu":
         name = "relu"
-    return activations.get_slope(name)(parts.into(point))
+    return activations.zero_origin_slope(name)(parts.into(point))
 
 
 def _propagate_folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> Tensor:
@@ -183,8 +183,8 @@ def _propagate_in_steps(
 ) -> Tensor:
     wide = biases.add_bias(bias, components @ parts.into.weight.T, parts.into.bias)
     if activation == "tangent" and parts.gate is None:
-        steepness, height = activations.compute_tangent(parts.activation, parts.into(point))
-        wide = biases.add_bias(bias, wide.mul_(steepness[:, None]), height)
+        slope, height = activations.compute_tangent(parts.activation, parts.into(point))
+        wide = biases.add_bias(bias, wide.mul_(slope[:, None]), height)
     else:
         wide.mul_(compute_slopes(parts, point, activation)[:, None])
     return wide @ parts.out.weight.T

@@ -172,13 +172,13 @@ def propagate_head(
     if parts.dense is not None:
         components = biases.add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
         height = parts.dense(point)
-        steepness = activations.get_slope(parts.activation)(height)
-        point = steepness * height
+        slope = activations.zero_origin_slope(parts.activation)(height)
+        point = slope * height
         if activation == "tangent":
-            steepness, rest = activations.compute_tangent(parts.activation, height)
-            components = biases.add_bias(bias, components * steepness[:, None], rest)
+            slope, rest = activations.compute_tangent(parts.activation, height)
+            components = biases.add_bias(bias, components * slope[:, None], rest)
         else:
-            components = components * steepness[:, None]
+            components = components * slope[:, None]
     if parts.norm is not None:
         scale = parts.norm.scale(point)
         components = biases.add_bias(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)

@@ -35,7 +35,7 @@ class InformationFlow(LayerMaps):
     Args:
         form: `rollout`, the row of C_N ··· C_1 where the answer is read; or `routes`, the weakest link of the strongest
             route to each position: scores above τ mark the positions that the authors' graph at τ reaches.
-        threshold: for a rollout: shares of single heads up to it are dropped, and the rest is normalised again.
+        threshold: for a rollout: shares of single heads up to it are dropped, and the rest is normalized again.
     """
 
     form: Literal["rollout", "routes"] = "rollout"
@@ -93,16 +93,16 @@ def compute_shares(
 ) -> tuple[Tensor, Tensor]:
     """Return the share of m of each head and position [R, H, L], and the residual's [R]; each row sums to 1.
 
-    Shares up to the threshold are dropped, and the rest is normalised again; a row without any left is 0.
+    Shares up to the threshold are dropped, and the rest is normalized again; a row without any left is 0.
     """
     weights = state.attention[:, rows].transpose(0, 1)
     wholes = state.middle[rows]
     near = heads.compute_nearness(weights, wholes, SHIFT).clamp_(min=FLOOR).masked_fill_(weights == 0, 0)
     residual = _compute_nearness(state.x[rows], wholes)
-    attention, residual = _normalise_shares(near, residual)
+    attention, residual = _normalize_shares(near, residual)
     if threshold == 0:
         return attention, residual
-    return _normalise_shares(attention * (attention > threshold), residual * (residual > threshold))
+    return _normalize_shares(attention * (attention > threshold), residual * (residual > threshold))
 
 
 def compute_feed_forward_shares(state: LayerState, rows: Tensor) -> Tensor:
@@ -118,6 +118,6 @@ def _compute_nearness(part: Tensor, whole: Tensor) -> Tensor:
     return (whole.abs().sum(-1) - (part - whole + SHIFT).abs().sum(-1)).clamp(min=FLOOR)
 
 
-def _normalise_shares(attention: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+def _normalize_shares(attention: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     total = (attention.sum((1, 2)) + residual).clamp(min=torch.finfo(residual.dtype).tiny)
     return attention / total[:, None, None], residual / total

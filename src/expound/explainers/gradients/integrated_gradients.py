@@ -125,7 +125,7 @@ class IntegratedGradients(DimensionwiseExplainer):
         difference = end - start
         shares: dict[tuple[int, float], Tensor] = {}
 
-        def evaluate(numbers: Sequence[int], points: Sequence[float]) -> list[Value]:
+        def evaluate(numbers: Sequence[int], points: Sequence[float]) -> list[PathValue]:
             rows = torch.tensor(numbers, device=end.device)
             alphas = torch.tensor(points, dtype=end.dtype, device=end.device)[:, None, None]
 
@@ -141,7 +141,7 @@ class IntegratedGradients(DimensionwiseExplainer):
                     share = share.sum(-1, keepdim=True)
                 shares.update(zip(((numbers[i], points[i]) for i in part.points.tolist()), share, strict=True))
             sums = (float(shares[key].detach().double().sum()) for key in zip(numbers, points, strict=True))
-            return [Value(*pair) for pair in zip(scores.tolist(), sums, strict=True)]
+            return [PathValue(*pair) for pair in zip(scores.tolist(), sums, strict=True)]
 
         paths = integrate(evaluate, len(batch), self.tolerance, self.max_steps)
         total = []
@@ -156,21 +156,21 @@ INITIAL_POINTS = (0.0, 0.125, 0.25, 0.5, 1.0)
 SPLIT_SHARE = 0.5
 CANCELLATION = 4.0
 
-Evaluate = Callable[[Sequence[int], Sequence[float]], Sequence["Value"]]
+Evaluate = Callable[[Sequence[int], Sequence[float]], Sequence["PathValue"]]
 
 
-class Value(NamedTuple):
+class PathValue(NamedTuple):
     """The function's value and its slope along the path at a point."""
 
     score: float
     slope: float
 
 
-class Path:
+class AdaptivePath:
     """One path from 0 to 1: the points evaluated so far and the intervals between them."""
 
     def __init__(self) -> None:
-        self.values: dict[float, Value] = {}
+        self.values: dict[float, PathValue] = {}
         self.ends = list(INITIAL_POINTS)
 
     def missing_points(self) -> list[float]:
@@ -212,12 +212,12 @@ class Path:
         self.ends = sorted([*self.ends, *middles])
 
 
-def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) -> list[Path]:
+def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) -> list[AdaptivePath]:
     """Integrate along `count` paths; each is refined until its error is below `tolerance` or it has `max_steps` points.
 
     `evaluate(paths, points)` is called once per round with the new points of all unfinished paths.
     """
-    paths = [Path() for _ in range(count)]
+    paths = [AdaptivePath() for _ in range(count)]
     pending = list(range(count))
     while pending:
         asked: list[tuple[int, float]] = []

@@ -23,14 +23,14 @@ class SmoothGrad(DimensionwiseExplainer):
 
     Args:
         n_samples: noisy copies per example.
-        noise: σ, as a share of the range of the example's own embeddings.
+        stdevs: σ, as a share of the range of the example's own embeddings.
         seed: random seed; it determines the noise together with the example's content, for any batch and order.
         aggregate: how the mean gradient is reduced over the embedding's dimensions, see `DimensionwiseExplainer`;
             `sum` is zero in models with LayerNorm, and refused there.
     """
 
     n_samples: int = 50
-    noise: float = 0.1
+    stdevs: float = 0.1
     seed: int = 0
     aggregate: Aggregate = field(default="l2", kw_only=True)
     card: ClassVar = MethodCard(
@@ -61,7 +61,7 @@ class SmoothGrad(DimensionwiseExplainer):
         def add_noise(points: Tensor) -> Tensor:
             copies = rows[points]
             own = [seeds[row] + number for row, number in zip(copies.tolist(), numbers[points].tolist(), strict=True)]
-            return embeddings[copies] + gaussian_noise(batch.select(copies), embeddings[copies], self.noise, own)
+            return embeddings[copies] + gaussian_noise(batch.select(copies), embeddings[copies], self.stdevs, own)
 
         total = torch.zeros_like(embeddings)
         for part in gradients_at(model, batch, target, rows, add_noise):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
-from expound.explainers.learned.parameterised_attention import ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 
 COEFFICIENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    ParameterisedAttention: lambda each: {"heads": each.head_weights()},
+    ParameterizedAttention: lambda each: {"heads": each.head_weights()},
     InterpretableAttention: lambda each: {
         "heads": each.head_coefficients,
         "layers": each.layer_coefficients[:, None],

@@ -77,7 +77,7 @@ class HardKumaGates:
 
 
 def expect_changes(selected: Tensor, content: Tensor) -> Tensor:
-    """Return how often neighbours are expected to differ in being selected [B], for probabilities [B, L].
+    """Return how often neighbors are expected to differ in being selected [B], for probabilities [B, L].
 
     Gates are independent; `content` [B, L] bool says which positions count.
     """

@@ -64,7 +64,7 @@ class HiddenStateProbe(FittedExplainer):
     ) -> Tensor:
         """Return the weighted products of the readout's states with all states: [B, L]."""
         scores = []
-        for weights, states in zip(self.coefficients, self._normalise_states(outputs), strict=True):
+        for weights, states in zip(self.coefficients, self._normalize_states(outputs), strict=True):
             # The readout's states are averaged first, so that no L × L matrix is needed.
             readout = select_readout_row(model, batch, states, target)
             scores.append((states * (weights.to(states) * readout)[:, None]).sum(-1))
@@ -74,12 +74,12 @@ class HiddenStateProbe(FittedExplainer):
         """Return h_q[i] Σ_k h_k[i] over the positions k of each unit, for all layers: [B, U, (N + 1) · d]."""
         membership = unit_membership(unit)
         products = []
-        for states in self._normalise_states(outputs):
+        for states in self._normalize_states(outputs):
             readout = select_readout_row(model, batch, states, target)
             products.append(readout[:, None] * (membership.to(states).transpose(1, 2) @ states))
         return torch.cat(products, -1)
 
-    def _normalise_states(self, outputs: Outputs) -> list[Tensor]:
+    def _normalize_states(self, outputs: Outputs) -> list[Tensor]:
         """Return the states h^l [B, L, d] with a mean square of 1.
 
         Raises:

@@ -18,8 +18,8 @@ from expound.explainers.learned.learned_attention import (
     disable_autocast,
     explained_positions,
     mean_logits,
-    normalise_each,
-    normalise_jointly,
+    normalize_each,
+    normalize_jointly,
     softmax_over,
 )
 from expound.models import Batch, ExplainedModel, Outputs
@@ -35,14 +35,14 @@ class InterpretableAttention(LearnedAttention):
     Ψ_l = Σ_h NORM(τ₁ λ_h ψ^h) with NORM over heads and positions together, r = Σ_l NORM(τ₂ η_l Ψ_l) with NORM over
     layers and positions. With softmax, r is nearly uniform unless `scales` are large: see `calibrate`.
     `coefs`: r_m = softmax_m(Σ_l NORM(η)_l Σ_h NORM(λ_l)_h s^h_m), s^h_m = mean_n ⟨ω_Q ⊙ q_n, ω_K ⊙ k_m⟩ times the
-    model's scaling; untrained, it equals the untrained `parameterised_attention`.
+    model's scaling; untrained, it equals the untrained `parameterized_attention`.
     The means are over the queries that can see the key; r sums to 1 over positions.
 
     Args:
         n_layers: number of layers of the models to explain.
         n_heads: number of heads of each layer.
         head_dim: number of features of each head.
-        normaliser: NORM, one of `sparsemax`, `softmax`, `entmax15`.
+        normalizer: NORM, one of `sparsemax`, `softmax`, `entmax15`.
         mix: `literal` or `coefs`, see above; default: `coefs` for softmax, `literal` otherwise.
         features: learn ω_Q and ω_K; otherwise they keep their initial value 1.
         heads: learn λ; otherwise it keeps its initial value 1.
@@ -71,7 +71,7 @@ class InterpretableAttention(LearnedAttention):
         n_layers: int,
         n_heads: int,
         head_dim: int,
-        normaliser: Norm = "sparsemax",
+        normalizer: Norm = "sparsemax",
         mix: Mix | None = None,
         features: bool = True,
         heads: bool = True,
@@ -80,7 +80,7 @@ class InterpretableAttention(LearnedAttention):
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
-        self.normaliser, self.mix = _check_normaliser(normaliser, mix)
+        self.normalizer, self.mix = _check_normalizer(normalizer, mix)
         self.head_dim, self.features, self.heads, self.layers = head_dim, features, heads, layers
         self.scales, self.special_tokens = _check_scales(scales), special_tokens
         self._add_coefficients("query_features", (n_layers, n_heads, head_dim), learned=features)
@@ -113,12 +113,12 @@ class InterpretableAttention(LearnedAttention):
         # Differences between positions are far smaller than half precision resolves.
         with disable_autocast(batch.device):
             if self.mix == "literal":
-                return normalise_jointly(
-                    self.normaliser, self._layer_grid(self._head_grid(model, batch, outputs), places), places
+                return normalize_jointly(
+                    self.normalizer, self._layer_grid(self._head_grid(model, batch, outputs), places), places
                 )
             logits = self._similarities(model, batch, outputs)
-            heads = NORMS[self.normaliser](self.head_coefficients, -1).to(logits)
-            layers = NORMS[self.normaliser](self.layer_coefficients, -1).to(logits)
+            heads = NORMS[self.normalizer](self.head_coefficients, -1).to(logits)
+            layers = NORMS[self.normalizer](self.layer_coefficients, -1).to(logits)
             return softmax_over(torch.einsum("n,nh,bnhm->bm", layers, heads, logits), places)
 
     @torch.no_grad()
@@ -146,7 +146,7 @@ class InterpretableAttention(LearnedAttention):
 
     def _layer_grid(self, heads: Tensor, places: Tensor) -> Tensor:
         """Return τ₂ η_l Ψ_l, the input of eq. 4: [B, N, L]."""
-        mixed = normalise_jointly(self.normaliser, heads, places)
+        mixed = normalize_jointly(self.normalizer, heads, places)
         return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
@@ -162,9 +162,9 @@ class InterpretableAttention(LearnedAttention):
             return torch.stack(similarities, 1)
         queries = map(_weight_features, outputs.queries, self.query_features)
         keys = map(_weight_features, outputs.keys, self.key_features)
-        # All layers are normalised in one call, which shares the iterations of sparsemax (eq. 1).
-        normalised = normalise_each(self.normaliser, [*queries, *keys])
-        features = [layer.transpose(1, 2) for layer in normalised]
+        # All layers are normalized in one call, which shares the iterations of sparsemax (eq. 1).
+        normalized = normalize_each(self.normalizer, [*queries, *keys])
+        features = [layer.transpose(1, 2) for layer in normalized]
         for query, key in zip(features[: self.n_layers], features[self.n_layers :], strict=True):
             similarities.append(mean_logits(query, key, attended, causal))
         return torch.stack(similarities, 1)
@@ -176,11 +176,11 @@ class InterpretableAttention(LearnedAttention):
             self.register_buffer(name, torch.ones(shape))
 
 
-def _check_normaliser(normaliser: str, mix: str | None) -> tuple[str, str]:
-    check_choice("normaliser", normaliser, NORMS)
-    mix = mix or ("coefs" if normaliser == "softmax" else "literal")
+def _check_normalizer(normalizer: str, mix: str | None) -> tuple[str, str]:
+    check_choice("normalizer", normalizer, NORMS)
+    mix = mix or ("coefs" if normalizer == "softmax" else "literal")
     check_choice("mix", mix, get_args(Mix))
-    return normaliser, mix
+    return normalizer, mix
 
 
 def _weight_features(x: Tensor, weight: Tensor) -> Tensor:

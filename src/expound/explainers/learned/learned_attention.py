@@ -1,4 +1,4 @@
-"""Shared parts of explainers with coefficients on attention: mean queries, normalisers and checks."""
+"""Shared parts of explainers with coefficients on attention: mean queries, normalizers and checks."""
 
 from __future__ import annotations
 
@@ -101,18 +101,18 @@ def disable_autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, enabled=False)
 
 
-def normalise_jointly(normaliser: str, grid: Tensor, places: Tensor) -> Tensor:
-    """Normalise a grid [B, …, K, L] over K and the `places` [B, L] together; return the sum over K, 0 elsewhere."""
+def normalize_jointly(normalizer: str, grid: Tensor, places: Tensor) -> Tensor:
+    """Normalize a grid [B, …, K, L] over K and the `places` [B, L] together; return the sum over K, 0 elsewhere."""
     inside = places.view(len(places), *[1] * (grid.ndim - 2), places.shape[1])
     masked = grid.masked_fill(~inside, MASKED).flatten(-2)
-    return FAST_NORMS[normaliser](masked, -1).view_as(grid).sum(-2)
+    return FAST_NORMS[normalizer](masked, -1).view_as(grid).sum(-2)
 
 
-def normalise_each(normaliser: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Apply a normaliser over the last axis of several tensors, whose last axes have one length."""
-    if normaliser == "sparsemax":
+def normalize_each(normalizer: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Apply a normalizer over the last axis of several tensors, whose last axes have one length."""
+    if normalizer == "sparsemax":
         return short_sparsemaxes(values)
-    return [NORMS[normaliser](tensor, -1) for tensor in values]
+    return [NORMS[normalizer](tensor, -1) for tensor in values]
 
 
 def softmax_over(logits: Tensor, places: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
 from expound.data.hub import find_folder
 from expound.data.provenance import write_json
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import Explainer, TargetSelector, TokenScores
 from expound.explainers.learned.base import CONFIG, load_config
@@ -35,7 +35,7 @@ class TrainedCitation(Explainer):
     """
 
     method: Explainer
-    unit: Granularity = "source"
+    unit: UnitName = "source"
     threshold: float | None = None
     lower_bound: ConformalLowerBound | None = field(default=None, compare=False)
     card: ClassVar = MethodCard(

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer
 from expound.explainers.seeding import example_generators
@@ -39,14 +39,14 @@ class CoalitionMethod(OutputExplainer):
     Args:
         n_samples: perturbed inputs per example, at most; if 2^n ≤ n_samples, every set of the n units is used once,
             without randomness. Equal inputs are run once.
-        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
+        unit: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
         perturbation: how absent units are removed: `remove`, `mask`, `pad`, `zero` or `attend`.
         seed: with the example's content it determines the draws; batching and order have no effect.
     """
 
     n_samples: int = 500
-    granularity: Granularity = "word"
+    unit: UnitName = "word"
     perturbation: RemovalMethod = "remove"
     seed: int = 0
 
@@ -65,7 +65,7 @@ class CoalitionMethod(OutputExplainer):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return scores [B, L] that the method derives from the model's answers on sets of units."""
-        unit = number_units(batch, self.granularity)
+        unit = number_units(batch, self.unit)
         counts = (unit.max(1).values + 1).tolist()
         random = example_generators(batch, self.seed)
         coalitions = [self._make_coalitions(count, own) for count, own in zip(counts, random, strict=True)]
@@ -115,7 +115,7 @@ def coalition_values(
     target: Tensor,
     present: Tensor,
     unit: Tensor,
-    how: RemovalMethod,
+    perturbation: RemovalMethod,
     value: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return the target's probability with only the present units of each example: [M, B].
@@ -126,7 +126,7 @@ def coalition_values(
         target: what is explained.
         present: [M, B, U] the present units of each set.
         unit: [B, L] the unit of each position, −1 for positions that always stay.
-        how: how absent units are removed.
+        perturbation: how absent units are removed.
         value: a function of logits and target for another number than the task's own.
     """
     value = value or model.task.score_removal
@@ -138,7 +138,7 @@ def coalition_values(
     with model.cache_perturbed():
         for part in present.split(sets_per_call):
             keep = part.gather(2, index.expand(len(part), -1, -1))
-            values.append(value(run_perturbed(model, batch, keep, how, model.perturbation_cache), target))
+            values.append(value(run_perturbed(model, batch, keep, perturbation, model.perturbation_cache), target))
     return torch.cat(values)
 
 

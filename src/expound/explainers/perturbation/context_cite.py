@@ -14,7 +14,7 @@ from sklearn.linear_model import Lasso
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer, TargetSelector, TokenScores
 from expound.explainers.perturbation.coalitions import coalition_values
@@ -39,10 +39,10 @@ class ContextCite(OutputExplainer):
 
     Args:
         n_samples: number of random ablations, M.
-        granularity: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or the units
+        unit: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or the units
             of `Batch.unit_of`) of a prompt, otherwise words. A unit's weight is shared equally by its tokens.
         perturbation: how absent units are removed: `remove`, `mask`, `pad`, `zero` or `attend`.
-        keep: probability that a unit is present.
+        keep_probability: probability that a unit is present.
         alpha: weight of the penalty ‖w‖₁; a larger one sets more units to zero.
         seed: determines the masks, which depend on the number of units and not on the text; 0: the authors' masks.
         output: `logit`, `log_prob` or `prob` is regressed; default: f.
@@ -52,9 +52,9 @@ class ContextCite(OutputExplainer):
     """
 
     n_samples: int = 64
-    granularity: Granularity | None = None
+    unit: UnitName | None = None
     perturbation: RemovalMethod = "remove"
-    keep: float = 0.5
+    keep_probability: float = 0.5
     alpha: float = 0.01
     seed: int = 0
     card: ClassVar = MethodCard(
@@ -66,10 +66,10 @@ class ContextCite(OutputExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.n_samples < 2 or not 0 < self.keep < 1 or self.alpha <= 0 or self.seed < 0:
+        if self.n_samples < 2 or not 0 < self.keep_probability < 1 or self.alpha <= 0 or self.seed < 0:
             raise ExpoundError(
-                "context_cite needs n_samples of at least 2, keep between 0 and 1, alpha above 0, a seed of 0 or more, "
-                f"got {self.n_samples}, {self.keep}, {self.alpha}, {self.seed}"
+                "context_cite needs n_samples of at least 2, keep_probability between 0 and 1, alpha above 0, a seed "
+                f"of 0 or more, got {self.n_samples}, {self.keep_probability}, {self.alpha}, {self.seed}"
             )
 
     def passes(self, length: int) -> tuple[float, float]:
@@ -83,7 +83,7 @@ class ContextCite(OutputExplainer):
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the weights of the LASSO as scores, fitted example by example."""
         target = select_target(None)
-        unit = number_units(batch, self.granularity or default_granularity(batch))
+        unit = number_units(batch, self.unit or default_unit(batch))
         counts = (unit.max(1).values + 1).tolist()
         present = self.draw_masks(unit)
         values = self.evaluate_masks(model, batch, target, present, unit).double().cpu().numpy()
@@ -98,7 +98,7 @@ class ContextCite(OutputExplainer):
 
     def draw_masks(self, unit: Tensor) -> Tensor:
         """Return the units present in each ablation [M, B, U], given the unit of each position [B, L]."""
-        return batch_ablation_masks(self.n_samples, unit.amax(1) + 1, self.keep, self.seed * self.n_samples)
+        return batch_ablation_masks(self.n_samples, unit.amax(1) + 1, self.keep_probability, self.seed * self.n_samples)
 
     def evaluate_masks(
         self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor
@@ -110,24 +110,27 @@ class ContextCite(OutputExplainer):
         return coalition_values(model, batch, target, present, unit, self.perturbation, value)
 
 
-def default_granularity(batch: Batch) -> Granularity:
+def default_unit(batch: Batch) -> UnitName:
     """Return `sentence` for a prompt whose sentences are known, otherwise `word`."""
     known = batch.unit_of is not None or batch.alignments is not None
     return "sentence" if batch.response is not None and known else "word"
 
 
-def ablation_masks(count: int, units: int, keep: float = 0.5, seed: int = 0) -> NDArray[np.bool_]:
+def ablation_masks(count: int, units: int, keep_probability: float = 0.5, seed: int = 0) -> NDArray[np.bool_]:
     """Return random masks of present units [count, units]; mask i depends on seed + i and the number of units only."""
     # The legacy generator with one seed per mask is the authors': their published masks are reproduced.
-    masks = [np.random.RandomState(seed + i).choice([False, True], units, p=[1 - keep, keep]) for i in range(count)]
+    masks = [
+        np.random.RandomState(seed + i).choice([False, True], units, p=[1 - keep_probability, keep_probability])
+        for i in range(count)
+    ]
     return np.array(masks, dtype=np.bool_).reshape(count, units)
 
 
-def batch_ablation_masks(samples: int, counts: Tensor, keep: float = 0.5, seed: int = 0) -> Tensor:
-    """Return masks [samples, B, U] for examples with `counts` [B] units; padding is absent."""
-    masks = torch.zeros(samples, len(counts), max(1, int(counts.max())), dtype=torch.bool)
+def batch_ablation_masks(n_samples: int, counts: Tensor, keep_probability: float = 0.5, seed: int = 0) -> Tensor:
+    """Return masks [n_samples, B, U] for examples with `counts` [B] units; padding is absent."""
+    masks = torch.zeros(n_samples, len(counts), max(1, int(counts.max())), dtype=torch.bool)
     for row, count in enumerate(counts.tolist()):
-        masks[:, row, :count] = torch.from_numpy(ablation_masks(samples, count, keep, seed))
+        masks[:, row, :count] = torch.from_numpy(ablation_masks(n_samples, count, keep_probability, seed))
     return masks.to(counts.device)
 
 

@@ -1,4 +1,4 @@
-"""LIME: a linear model of the answers in the neighbourhood of the input."""
+"""LIME: a linear model of the answers in the neighborhood of the input."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Lime(CoalitionMethod):
         size = present.amax(1).sum(1, keepdim=True).clamp(min=1)
         distance = 1 - (present.sum(2) / size).sqrt()
         weights = weights * torch.exp(-(distance**2) / (2 * self.kernel_width**2))
-        # Centring at the weighted means removes the intercept, so that it is not penalised.
+        # Centring at the weighted means removes the intercept, so that it is not penalized.
         share = (weights / weights.sum(1, keepdim=True))[..., None]
         centred = present - (share * present).sum(1, keepdim=True)
         answers = values[..., None] - (share * values[..., None]).sum(1, keepdim=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.explainers.base import OutputExplainer, TargetSelector, TokenScores
 from expound.explainers.units import number_units, spread
 from expound.models import Batch, ExplainedModel
@@ -21,12 +21,12 @@ class Occlusion(OutputExplainer):
 
     For generated text it is the drop of the log-probability, unless `output` is given.
 
-    `granularity`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's drop is shared equally by its
+    `unit`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's drop is shared equally by its
     tokens. `perturbation`: `mask`, `remove`, `pad`, `zero` or `attend`.
     """
 
     returns_logits: ClassVar[bool] = True
-    granularity: Granularity = "word"
+    unit: UnitName = "word"
     perturbation: RemovalMethod = "mask"
     card: ClassVar = MethodCard(
         name="occlusion", family="perturbation", signed=True, cost="(words + 1) F", paper="Zeiler and Fergus 2014",
@@ -43,7 +43,7 @@ class Occlusion(OutputExplainer):
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return the drops p_c(x) − p_c(x without the unit), and the logits of the full input."""
-        unit = number_units(batch, self.granularity)
+        unit = number_units(batch, self.unit)
         # Row 0 keeps everything: the full input runs in the same passes, and its logits serve for the prediction.
         number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
         keep = unit != number[:, None, None]

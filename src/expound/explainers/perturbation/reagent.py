@@ -38,18 +38,18 @@ class Reagent(Explainer):
     of several. For a regression δ is tanh of the drop of the value.
 
     Args:
-        steps: replaced inputs per example, or `auto` for the authors' rule: stop once the 5 best positions suffice,
+        n_steps: replaced inputs per example, or `auto` for the authors' rule: stop once the 5 best positions suffice,
             that is, with all others replaced, every explained token is among the 3 likeliest (a class: the likeliest).
             `auto` runs at most 1,000 steps and takes a second pass per step for the test.
-        ratio: probability that a token is replaced.
+        fraction: probability that a token is replaced.
         seed: with the example's content it determines the draws; batching and order have no effect.
 
     Raises:
         ExpoundError: a number out of range, foils, or `auto` for a regression, which has no likeliest answer.
     """
 
-    steps: int | Literal["auto"] = 100
-    ratio: float = 0.3
+    n_steps: int | Literal["auto"] = 100
+    fraction: float = 0.3
     seed: int = 0
     card: ClassVar = MethodCard(
         name="reagent", label="ReAGent", family="perturbation", cost="(steps + 1) F", paper="Zhao and Shan 2024",
@@ -61,12 +61,14 @@ class Reagent(Explainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if (self.steps != "auto" and self.steps < 1) or not 0 < self.ratio < 1:
-            raise ExpoundError(f"reagent needs a step and a ratio between 0 and 1, got {self.steps} and {self.ratio}")
+        if (self.n_steps != "auto" and self.n_steps < 1) or not 0 < self.fraction < 1:
+            raise ExpoundError(
+                f"reagent needs a step and a fraction between 0 and 1, got {self.n_steps} and {self.fraction}"
+            )
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return the number of passes: the full input and one per step, or at most two per step with `auto`."""
-        return (2.0 * MAX_STEPS if self.steps == "auto" else self.steps) + 1.0, 0.0
+        return (2.0 * MAX_STEPS if self.n_steps == "auto" else self.n_steps) + 1.0, 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return softmax(ζ) over content: [B, L]."""
@@ -76,10 +78,10 @@ class Reagent(Explainer):
         start = torch.zeros(batch.content.shape, dtype=torch.float64)
         for row, (generator, content) in enumerate(zip(random, batch.removable.cpu(), strict=True)):
             start[row, content] = torch.from_numpy(generator.random(int(content.sum())))
-        if self.steps == "auto":
+        if self.n_steps == "auto":
             zeta = self._run_until_sufficient(model, batch, target, start.to(batch.device), random)
         else:
-            ids, replaced = draw_replacements(model, batch, random, self.steps, self.ratio)
+            ids, replaced = draw_replacements(model, batch, random, self.n_steps, self.fraction)
             drops = probability_drops(model, batch, target, ids)
             zeta = sum_steps(start.to(drops), replaced, drops)
         zeta = zeta.masked_fill(~batch.removable, torch.finfo(zeta.dtype).min)
@@ -96,7 +98,7 @@ class Reagent(Explainer):
         for _ in range(MAX_STEPS // BLOCK):
             part, generators = batch.select(running), [random[row] for row in running]
             part_target = target[running]
-            ids, replaced = draw_replacements(model, part, generators, BLOCK, self.ratio)
+            ids, replaced = draw_replacements(model, part, generators, BLOCK, self.fraction)
             others, _ = draw_replacements(model, part, generators, BLOCK, 1.0)
             steps = compute_steps(replaced, probability_drops(model, part, part_target, ids)).to(zeta)
             path = zeta[running] + steps.cumsum(0)
@@ -111,17 +113,17 @@ class Reagent(Explainer):
 
 
 def draw_replacements(
-    model: ExplainedModel, batch: Batch, random: list[np.random.Generator], steps: int, ratio: float
+    model: ExplainedModel, batch: Batch, random: list[np.random.Generator], n_steps: int, fraction: float
 ) -> tuple[Tensor, Tensor]:
     """Return inputs with replaced tokens [M, B, L], and a mask [M, B, L] of the replaced positions.
 
-    Each removable position is replaced with probability `ratio`. The draws depend on the example's generator only.
+    Each removable position is replaced with probability `fraction`. The draws depend on the example's generator only.
     """
-    ids = input_numbers(model, batch).expand(steps, -1, -1).clone()
+    ids = input_numbers(model, batch).expand(n_steps, -1, -1).clone()
     replaced = torch.zeros(ids.shape, dtype=torch.bool)
     for row, (generator, content) in enumerate(zip(random, batch.removable.cpu(), strict=True)):
-        size = (steps, int(content.sum()))
-        replaced[:, row, content] = torch.from_numpy(generator.random(size) < ratio)
+        size = (n_steps, int(content.sum()))
+        replaced[:, row, content] = torch.from_numpy(generator.random(size) < fraction)
         if not size[1]:
             continue
         candidates = candidate_tokens(model) if model.modality == "text" else content.nonzero()[:, 0].numpy()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import Explainer
 from expound.explainers.perturbation.beam import Beam, run_beams
@@ -38,21 +38,21 @@ class Solvex(Explainer):
     Args:
         objective: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`, which the order maximises.
         beam: number of orders kept at each length, the best one of each set of units.
-        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
+        unit: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
         perturbation: `remove`, `mask`, `pad`, `zero` or `attend`; default: `mask` for `log_odds`, else `remove`.
     """
 
     objective: SearchObjective = "difference"
     beam: int = 50
-    granularity: Granularity = "word"
+    unit: UnitName = "word"
     perturbation: RemovalMethod | None = None
     card: ClassVar = MethodCard(
         name="solvex", label="SolvEx", family="search", signed=True, cost="≤ beam · words² F",
         paper="Zhou and Shah 2023", unit="rank",
         equation=r"\max_\pi \sum_t [ p(\pi_{\le t}) - p(x \setminus \pi_{\le t}) ] \text{ by beam search}",
         use="Use it as a ceiling: it shows how good an order of the words can be by a metric.",
-        avoid="Do not use it as evidence that a method is good by the metric that it optimises.",
+        avoid="Do not use it as evidence that a method is good by the metric that it optimizes.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Solvex(Explainer):
         """Return shifted ranks [B, L]; the beams of all examples grow together, so that their inputs share passes."""
         if self.objective == "log_odds" and model.task.name == "regression":
             raise ExpoundError("log_odds needs probabilities, and a regression has none: choose another objective")
-        unit = number_units(batch, self.granularity)
+        unit = number_units(batch, self.unit)
         beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
         width = max(1, *(beam.count for beam in beams))
         with model.cache_perturbed():
@@ -106,8 +106,8 @@ class Solvex(Explainer):
     def _answers(
         self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor
     ) -> NDArray[np.float64]:
-        how = self.perturbation or ("mask" if self.objective == "log_odds" else "remove")
-        values = coalition_values(model, batch, target, present, unit, how)
+        perturbation = self.perturbation or ("mask" if self.objective == "log_odds" else "remove")
+        values = coalition_values(model, batch, target, present, unit, perturbation)
         return values.T.double().cpu().numpy()
 
     def _drops(

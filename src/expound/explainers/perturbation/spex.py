@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer, TargetSelector, TokenScores
 from expound.explainers.perturbation.coalitions import FEWEST, all_subsets, coalition_values
@@ -43,7 +43,7 @@ class Spex(OutputExplainer):
 
     Args:
         n_samples: perturbed inputs per example, at most; equal inputs are run once.
-        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
+        unit: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens, and an interaction by the pairs of tokens.
         perturbation: how absent units are removed: `remove`, `mask`, `pad`, `zero` or `attend`.
         seed: with the example's content it determines the sets; batching and order have no effect.
@@ -53,7 +53,7 @@ class Spex(OutputExplainer):
     """
 
     n_samples: int = 512
-    granularity: Granularity = "word"
+    unit: UnitName = "word"
     perturbation: RemovalMethod = "remove"
     seed: int = 0
     card: ClassVar = MethodCard(
@@ -80,7 +80,7 @@ class Spex(OutputExplainer):
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
         """Return Shapley values as scores, and the interactions of positions as `pairs`, example by example."""
         target = select_target(None)
-        unit = number_units(batch, self.granularity)
+        unit = number_units(batch, self.unit)
         counts = (unit.max(1).values + 1).tolist()
         scores = torch.zeros(len(batch), max(1, *counts), dtype=torch.float64)
         pairs = torch.zeros(*scores.shape, scores.shape[1], dtype=torch.float64)

@@ -22,10 +22,10 @@ LOWEST = -104.0
 """Replaces log 0: below the logarithm of the smallest positive float32, 1.4e-45."""
 TIE = 1e-6
 """Sums of scores, and answers, that are closer than this share of the largest one are equal."""
-Sets = Literal["random", "leave_one_out"]
-RANDOM: Sets
-LEAVE_ONE_OUT: Sets
-RANDOM, LEAVE_ONE_OUT = get_args(Sets)
+Ablation = Literal["random", "leave_one_out"]
+RANDOM: Ablation
+LEAVE_ONE_OUT: Ablation
+RANDOM, LEAVE_ONE_OUT = get_args(Ablation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +33,26 @@ class Lds(UnitMetric):
     """Linear datamodelling score: Spearman's ρ between answers on sets of units and the sums of the sets' scores.
 
     Args:
-        sets: `random` sets, or `leave_one_out`, all units but one: then ρ between scores and the drops without each
+        ablation: `random` sets, or `leave_one_out`, all units but one: then ρ between scores and the drops without each
             unit.
-        n_masks: number of random sets, the same for every method and text.
-        keep: probability that a unit stays in a random set.
+        n_samples: number of random sets, the same for every method and text.
+        keep_probability: probability that a unit stays in a random set.
         seed: determines the random sets.
     """
 
-    sets: Sets = RANDOM
-    n_masks: int = 32
-    keep: float = 0.5
+    ablation: Ablation = RANDOM
+    n_samples: int = 32
+    keep_probability: float = 0.5
     # ContextCite's masks are drawn by seeds 0, 1, 2 …; from 1000 on, sets differ from those it was fitted to.
     seed: int = 1000
-    positive_params: ClassVar = ("n_masks",)
+    positive_params: ClassVar = ("n_samples",)
     card: ClassVar = MetricCard(
         name="lds", label="LDS", family="faithfulness", higher_is_better=True, paper="Cohen-Wang et al. 2024",
         bounds=(-1, 1),
         equation=r"\rho_{\text{Spearman}} \left( f(x_S), \sum_{i \in S} s_i \right)",
-        computed="Linear datamodelling score: the rank correlation, over 32 random sets S of units (`n_masks`; each "
-        "unit stays with probability ½, `keep`), between the log-probability f of the explained answer with only S and "
-        "the sum of the scores in S. {units} {masked}",
+        computed="Linear datamodelling score: the rank correlation, over 32 random sets S of units (`n_samples`; each "
+        "unit stays with probability ½, `keep_probability`), between the log-probability f of the explained answer "
+        "with only S and the sum of the scores in S. {units} {masked}",
         read="From −1 to 1. 1: sums of scores order all sets as the model does; 0: no relation, as `random` has on "
         "average.",
         use="Citations of sources, and units of generated text: scores should predict what the model says when sources "
@@ -63,16 +63,16 @@ class Lds(UnitMetric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.keep < 1:
-            raise ExpoundError(f"lds needs keep between 0 and 1, got {self.keep}")
-        check_choice("sets", self.sets, get_args(Sets))
+        if not 0 < self.keep_probability < 1:
+            raise ExpoundError(f"lds needs a keep_probability between 0 and 1, got {self.keep_probability}")
+        check_choice("ablation", self.ablation, get_args(Ablation))
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`; NaN if all answers or all sums are equal."""
         order = self.order_units(batch, attribution)
         sets = self.draw_sets(order.counts)
         valid_sets = None
-        if self.sets == LEAVE_ONE_OUT:
+        if self.ablation == LEAVE_ONE_OUT:
             # Examples with fewer units have fewer sets; the others repeat the whole input and would distort ρ.
             valid_sets = torch.arange(len(sets), device=sets.device) < order.counts[:, None]
         answers = self.evaluate_sets(model, batch, target, sets)
@@ -80,8 +80,8 @@ class Lds(UnitMetric):
 
     def draw_sets(self, counts: Tensor) -> Tensor:
         """Return the sets of present units [N, B, U] for examples with `counts` [B] units."""
-        if self.sets == RANDOM:
-            return batch_ablation_masks(self.n_masks, counts, self.keep, self.seed)
+        if self.ablation == RANDOM:
+            return batch_ablation_masks(self.n_samples, counts, self.keep_probability, self.seed)
         place = torch.arange(max(1, int(counts.max())), device=counts.device)
         return (place < counts[:, None]) & (place != place[:, None, None])
 

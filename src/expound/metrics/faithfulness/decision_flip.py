@@ -61,4 +61,4 @@ class DecisionFlip(UnitMetric):
             return torch.stack([model.task.predict(version, batch) for version in logits])
 
         no_target = present.new_zeros(0)
-        return coalition_values(model, batch, no_target, present, self.units(batch), self.how, predict)
+        return coalition_values(model, batch, no_target, present, self.units(batch), self.perturbation, predict)

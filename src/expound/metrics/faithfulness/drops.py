@@ -13,7 +13,13 @@ from torch import Tensor
 
 from expound.data.cards import MetricCard
 from expound.errors import ExpoundError
-from expound.metrics.faithfulness.erasure import AtBudget, Erasure, OverBudgets, Probability, evaluate_with_full_input
+from expound.metrics.faithfulness.erasure import (
+    AtBudget,
+    AveragedErasure,
+    Erasure,
+    Probability,
+    evaluate_with_full_input,
+)
 from expound.models import Batch, ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 
@@ -29,7 +35,7 @@ class Comprehensiveness(AtBudget):
         name="comprehensiveness", family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
         equation=r"p(x) - p(x \setminus \text{top}_k)",
-        computed="The drop of the probability when the top fifth of the tokens (`k`) is removed. {p} {tokens} "
+        computed="The drop of the probability when the top fifth of the tokens (`fraction`) is removed. {p} {tokens} "
         "{removed}",
         read="0.30 means that the probability fell by 30 points. The highest possible value is p(x); 0: the model does "
         "not need these tokens; below 0: it is more confident without them. {control}",
@@ -46,7 +52,7 @@ class Sufficiency(AtBudget):
     card: ClassVar = MetricCard(
         name="sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020", bounds=(-1, 1),
         equation=r"p(x) - p(\text{top}_k)",
-        computed="The drop of the probability when only the top fifth of the tokens (`k`) is kept. {p} {tokens} "
+        computed="The drop of the probability when only the top fifth of the tokens (`fraction`) is kept. {p} {tokens} "
         "{removed}",
         read="Lower is better. 0: the top alone gives the same probability; below 0: a higher one; 0.30: 30 points are "
         "missing. {control}",
@@ -57,7 +63,7 @@ class Sufficiency(AtBudget):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AopcComprehensiveness(OverBudgets):
+class AopcComprehensiveness(AveragedErasure):
     """Comprehensiveness averaged over several budgets."""
 
     card: ClassVar = MetricCard(
@@ -65,7 +71,7 @@ class AopcComprehensiveness(OverBudgets):
         family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(-1, 1),
         equation=r"\frac{1}{|K|} \sum_{k \in K} [p(x) - p(x \setminus \text{top}_k)]",
         computed="The mean drop of the probability over five budgets K: without the top 1, 5, 10, 20 and 50 % of the "
-        "tokens (`budgets`). {p} {tokens} So 1 % of a text of twenty tokens is one token. {removed}",
+        "tokens (`fractions`). {p} {tokens} So 1 % of a text of twenty tokens is one token. {removed}",
         read="0.20 means that the probability fell by 20 points on average. The highest possible value is p(x); 0: the "
         "model does not need these tokens. {control}",
         use="The first metric of `expound compare`, which orders the methods: it does not depend on one budget.",
@@ -74,7 +80,7 @@ class AopcComprehensiveness(OverBudgets):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AopcSufficiency(OverBudgets):
+class AopcSufficiency(AveragedErasure):
     """Sufficiency averaged over several budgets."""
 
     card: ClassVar = MetricCard(
@@ -82,7 +88,7 @@ class AopcSufficiency(OverBudgets):
         family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020", bounds=(-1, 1),
         equation=r"\frac{1}{|K|} \sum_{k \in K} [p(x) - p(\text{top}_k)]",
         computed="The mean drop of the probability over five budgets K: with only the top 1, 5, 10, 20 and 50 % of the "
-        "tokens (`budgets`). {p} {tokens} {removed}",
+        "tokens (`fractions`). {p} {tokens} {removed}",
         read="Lower is better. 0: the top alone is enough at every budget; 0.30: 30 points are missing on average. "
         "{control}",
         use="Together with `aopc_comprehensiveness`: are the tokens that the answer needs also enough for it?",
@@ -102,14 +108,15 @@ class Differences(Erasure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference(Differences, AtBudget):
+class ComprehensivenessMinusSufficiency(Differences, AtBudget):
     """Comprehensiveness minus sufficiency: p(the top alone) − p(x without the top)."""
 
     card: ClassVar = MetricCard(
-        name="difference", family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1),
+        name="comprehensiveness_minus_sufficiency", family="faithfulness", higher_is_better=True,
+        paper="Barkan et al. 2024", bounds=(-1, 1),
         equation=r"p(\text{top}_k) - p(x \setminus \text{top}_k)",
-        computed="Comprehensiveness minus sufficiency: the probability with only the top fifth of the tokens (`k`), "
-        "minus the probability without them. {p} {tokens} {removed}",
+        computed="Comprehensiveness minus sufficiency: the probability with only the top fifth of the tokens "
+        "(`fraction`), minus the probability without them. {p} {tokens} {removed}",
         read="From −1 to 1. Near 1: the top alone decides, and without it the answer is lost. 0: top and rest give the "
         "same probability. {control}",
         use="You want comprehensiveness and sufficiency in one number, as AML reports it.",
@@ -118,15 +125,15 @@ class Difference(Differences, AtBudget):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AopcDifference(Differences, OverBudgets):
+class AopcComprehensivenessMinusSufficiency(Differences, AveragedErasure):
     """Comprehensiveness minus sufficiency, averaged over several budgets."""
 
     card: ClassVar = MetricCard(
-        name="aopc_difference", label="Difference (AOPC)",
+        name="aopc_comprehensiveness_minus_sufficiency", label="Difference (AOPC)",
         family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1),
         equation=r"\text{AOPC}_C - \text{AOPC}_S",
         computed="`aopc_comprehensiveness` minus `aopc_sufficiency` over the same five budgets (1, 5, 10, 20 and 50 % "
-        "of the tokens, `budgets`). {p} {tokens} {removed}",
+        "of the tokens, `fractions`). {p} {tokens} {removed}",
         read="From −1 to 1, higher is better. {control}",
         use="You want comprehensiveness and sufficiency in one number, over several budgets.",
         avoid="Do not use it when you want to know which of the two failed.",
@@ -137,13 +144,13 @@ class AopcDifference(Differences, OverBudgets):
 class LogOdds(AtBudget):
     """Change of log p when the top is replaced: log p(x without the top) − log p(x) (Shrikumar et al. 2017)."""
 
-    how: RemovalMethod = "mask"
+    perturbation: RemovalMethod = "mask"
     card: ClassVar = MetricCard(
         name="log_odds", label="Log-odds", family="faithfulness", higher_is_better=False, paper="Shrikumar et al. 2017",
         bounds=(-27.631021115928547, 27.631021115928547),
         equation=r"\log p(x \text{ with top}_k \text{ masked}) - \log p(x)",
-        computed="The change of the natural logarithm of the probability when the top fifth of the tokens (`k`) is "
-        "replaced by the mask token (`how`); probabilities below 1e-12 count as 1e-12. {p} {tokens}",
+        computed="The change of the natural logarithm of the probability when the top fifth of the tokens (`fraction`) "
+        "is replaced by the mask token (`perturbation`); probabilities below 1e-12 count as 1e-12. {p} {tokens}",
         read="Lower is better: −0.69 means that the probability halved, −2.3 that a tenth of it is left. 0: no change; "
         "at most log(1 / p(x)). {control}",
         use="The model is so confident that the probability itself hardly moves.",

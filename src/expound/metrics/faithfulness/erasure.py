@@ -20,7 +20,7 @@ from expound.metrics.ranking import Rounding, check_fractions, top_fraction
 from expound.models import Batch, ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 
-Divisor = Literal["bins", "bins_plus_one"]
+Divisor = Literal["fractions", "fractions_plus_one"]
 Probability = Callable[[Tensor], Tensor]
 """A function from keep-masks [N, B, L] to the target's probability [N, B] on what they keep."""
 
@@ -29,24 +29,24 @@ Probability = Callable[[Tensor], Tensor]
 class Erasure(Metric):
     """Change of p when the top positions are erased or, with `keeps_top`, when all other positions are erased.
 
-    `how`: `remove` deletes tokens; `mask`, `pad` and `zero` replace them by the mask token, the padding token or a zero
-    embedding. `rounding`: how a budget becomes a number of tokens: `ceil` rounds up; `floor` rounds down, possibly to
-    0; `er` rounds down to at least 1 and counts special tokens too. `keep_question`: for a question with a context,
-    rank and erase tokens of the context only.
+    `perturbation`: `remove` deletes tokens; `mask`, `pad` and `zero` replace them by the mask token, the padding token
+    or a zero embedding. `rounding`: how a budget becomes a number of tokens: `ceil` rounds up; `floor` rounds down,
+    possibly to 0; `er` rounds down to at least 1 and counts special tokens too. `keep_question`: for a question with a
+    context, rank and erase tokens of the context only.
     """
 
-    how: RemovalMethod = "remove"
+    perturbation: RemovalMethod = "remove"
     rounding: Rounding = "ceil"
     keep_question: bool = False
     keeps_top: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_fractions(self.fractions())
-        check_choice("perturbation", self.how, get_args(RemovalMethod))
+        check_fractions(self.list_fractions())
+        check_choice("perturbation", self.perturbation, get_args(RemovalMethod))
         check_choice("rounding", self.rounding, get_args(Rounding))
 
     @abstractmethod
-    def fractions(self) -> tuple[float, ...]:
+    def list_fractions(self) -> tuple[float, ...]:
         """Return the K budgets: the fractions of the content that count as the top."""
 
     def compute_effect(self, p: Probability, top: Tensor) -> Tensor:
@@ -70,11 +70,11 @@ class Erasure(Metric):
         """Return the value at each budget: [K, B]."""
         if self.keep_question:
             batch = replace(batch, content=batch.erasable)
-        top = top_fraction(attribution, batch, self.fractions(), self.rounding)
+        top = top_fraction(attribution, batch, self.list_fractions(), self.rounding)
 
         def p(keep: Tensor) -> Tensor:
             # float64: drops are differences of probabilities that are nearly equal for confident models.
-            return model.task.probability(model.predict_perturbed(batch, keep, self.how), target).double()
+            return model.task.probability(model.predict_perturbed(batch, keep, self.perturbation), target).double()
 
         # AML: floor rounding can select no token at all, and the metric is then 0 by definition, also log-odds.
         return self.compute_effect(p, top).masked_fill(~top.any(-1), 0.0)
@@ -90,18 +90,23 @@ class Erasure(Metric):
         inputs = build_metric_input(model, batch, attribution, target)
         with torch.no_grad(), model.cache_perturbed():
             points = self.compute_points(model, batch, inputs.attribution, inputs.target)
-        return {budget: inputs.mask_undefined(point) for budget, point in zip(self.fractions(), points, strict=True)}
+        return {
+            budget: inputs.mask_undefined(point) for budget, point in zip(self.list_fractions(), points, strict=True)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtBudget(Erasure):
-    """An erasure metric at one budget. `k`: the share of the text's tokens, without special tokens, that is the top."""
+    """An erasure metric at one budget.
 
-    k: float = 0.2
+    `fraction`: the share of the text's tokens, without special tokens, that is the top.
+    """
 
-    def fractions(self) -> tuple[float, ...]:
+    fraction: float = 0.2
+
+    def list_fractions(self) -> tuple[float, ...]:
         """Return the only budget, as a fraction of the content."""
-        return (self.k,)
+        return (self.fraction,)
 
     def aggregate(self, points: Tensor) -> Tensor:
         """Return the value at the only budget: [B]."""
@@ -109,27 +114,27 @@ class AtBudget(Erasure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverBudgets(Erasure):
+class AveragedErasure(Erasure):
     """An erasure metric averaged over several budgets (area over the perturbation curve).
 
-    `budgets`: the shares of the text's tokens, without special tokens, that are the top. `divisor`: `bins` divides the
-    sum by the number of budgets; `bins_plus_one` divides by one more, as AML's reference code does.
+    `fractions`: the shares of the text's tokens, without special tokens, that are the top. `divisor`: `fractions`
+    divides the sum by the number of fractions; `fractions_plus_one` divides by one more, as AML's reference code does.
     """
 
-    budgets: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2, 0.5)
-    divisor: Divisor = "bins"
+    fractions: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2, 0.5)
+    divisor: Divisor = "fractions"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("divisor", self.divisor, get_args(Divisor))
 
-    def fractions(self) -> tuple[float, ...]:
+    def list_fractions(self) -> tuple[float, ...]:
         """Return the budgets that the mean is taken over."""
-        return self.budgets
+        return self.fractions
 
     def aggregate(self, points: Tensor) -> Tensor:
         """Return the sum over budgets divided by the divisor: [B]."""
-        return points.sum(0) / (len(points) + (self.divisor == "bins_plus_one"))
+        return points.sum(0) / (len(points) + (self.divisor == "fractions_plus_one"))
 
 
 def evaluate_with_full_input(p: Probability, keep: Tensor) -> Tensor:

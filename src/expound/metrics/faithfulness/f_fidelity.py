@@ -29,26 +29,26 @@ class FFidelity(UnitMetric):
 
     Args:
         copy: the copy's folder, as `expound train baseline --model MODEL --masked-share 1` writes it.
-        budgets: shares of the units that count as the top.
+        fractions: shares of the units that count as the top.
         alpha: share of the top that is removed; see `beta`.
         beta: at most this share of all units is removed, and at least one unit.
-        draws: random parts for each budget.
+        n_samples: random parts for each budget.
         seed: with the example's content it determines the draws, which are the same for all methods.
     """
 
     copy: str = ""
-    budgets: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5)
+    fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5)
     alpha: float = 0.5
     beta: float = 0.1
-    draws: int = 8
+    n_samples: int = 8
     seed: int = 0
-    positive_params: ClassVar = ("draws",)
+    positive_params: ClassVar = ("n_samples",)
     card: ClassVar = MetricCard(
         name="f_fidelity", label="F-fidelity", family="faithfulness", higher_is_better=True, paper="Zheng et al. 2025",
         bounds=(-1, 1),
         equation=r"\mathbb{E} [ \tilde{p}(x) - \tilde{p}(x \setminus \text{part of top}_k) ]",
         computed="A copy of the model that was fine-tuned on texts with random masks is asked (p̃), so that texts with "
-        "gaps are familiar to it. Of the top 10, 20, 30, 40 and 50 % of the words (`budgets`), a random half "
+        "gaps are familiar to it. Of the top 10, 20, 30, 40 and 50 % of the words (`fractions`), a random half "
         "(`alpha`), but no more than a tenth of the text (`beta`), is masked; the value is the mean drop of the "
         "probability over budgets and 8 draws each. {units} {masked}",
         read="0.05 means that the copy's probability fell by 5 points on average. It is smaller than "
@@ -60,7 +60,7 @@ class FFidelity(UnitMetric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fractions((*self.budgets, self.alpha, self.beta))
+        check_fractions((*self.fractions, self.alpha, self.beta))
 
     def supports(self, model: ExplainedModel) -> bool:
         """Return whether a copy was given."""
@@ -89,16 +89,16 @@ class FFidelity(UnitMetric):
         return WindowedModel(copy, model.stride)
 
     def draw_removed(self, batch: Batch, order: UnitOrder) -> Tensor:
-        """Return the removed units of each budget and draw: [K · draws, B, U]."""
-        top = fractions_to_counts(order.counts, self.budgets)
+        """Return the removed units of each budget and draw: [K · n_samples, B, U]."""
+        top = fractions_to_counts(order.counts, self.fractions)
         part_of_top = fractions_to_counts(top.flatten(), (self.alpha,)).view_as(top)
         count = torch.minimum(part_of_top, fractions_to_counts(order.counts, (self.beta,)))
-        noise = torch.full((self.draws, *order.place.shape), torch.inf, dtype=torch.float64)
+        noise = torch.full((self.n_samples, *order.place.shape), torch.inf, dtype=torch.float64)
         # One number per unit, not per top unit: every method removes by the same draws.
         for row, (units, random) in enumerate(
             zip(order.counts.tolist(), example_generators(batch, self.seed), strict=True)
         ):
-            noise[:, row, :units] = torch.from_numpy(random.random((self.draws, units)))
+            noise[:, row, :units] = torch.from_numpy(random.random((self.n_samples, units)))
         in_top = order.first(top)[:, None]
         candidates = noise.to(batch.device).masked_fill(~in_top, torch.inf)
         # The `count` lowest numbers of the top are a uniform sample of it without replacement.

@@ -1,4 +1,4 @@
-"""Normalised AOPC: the area over the perturbation curve relative to the best and the worst order of the same units.
+"""Normalized AOPC: the area over the perturbation curve relative to the best and the worst order of the same units.
 
 With Δ(S) = p(x) − p(x without S), an order of n units scores AOPC = (1/n) Σ_k Δ(its first k). NAOPC = (AOPC − lower) /
 (upper − lower), with the limits over all orders of the same units, removed in the same way (Edin et al. 2025). The
@@ -81,7 +81,7 @@ class Naopc(UnitMetric):
             target = target - start[:, None]
         targets = target.cpu().numpy()
         units, attended = self.units(batch).cpu().numpy(), batch.attended.cpu().numpy()
-        head = f"limits {self.how} {self.beam} {model.task.output}".encode()
+        head = f"limits {self.perturbation} {self.beam} {model.task.output}".encode()
         keys = []
         for ids, unit, real, row_target in zip(inputs, units, attended, targets, strict=True):
             keys.append(b"|".join((head, ids[ids >= 0].tobytes(), unit[real].tobytes(), row_target.tobytes())))
@@ -96,7 +96,7 @@ class Naopc(UnitMetric):
         for selected, find_limits in searches:
             rows = selected.nonzero().flatten()
             if len(rows):
-                drops = partial(_drops, model, batch.select(rows), target[rows], unit[rows], self.how)
+                drops = partial(_drops, model, batch.select(rows), target[rows], unit[rows], self.perturbation)
                 found = find_limits(drops, (unit[rows].amax(1) + 1).tolist())
                 limits[rows] = torch.from_numpy(found).to(limits)
         return limits
@@ -189,10 +189,10 @@ def _scale_drops(drops: Drops, sign: float, removed: Tensor) -> Floats:
 
 
 def _drops(
-    model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, how: RemovalMethod, removed: Tensor
+    model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, perturbation: RemovalMethod, removed: Tensor
 ) -> Floats:
     """Return Δ [B, M] of removing units [M, B, U]."""
     present = torch.cat([torch.ones_like(removed[:1]), ~removed]).to(batch.device)
-    values = coalition_values(model, batch, target, present, unit, how).double().cpu().numpy()
+    values = coalition_values(model, batch, target, present, unit, perturbation).double().cpu().numpy()
     drops: Floats = values[:1].T - values[1:].T
     return drops

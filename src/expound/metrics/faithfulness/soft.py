@@ -38,24 +38,24 @@ class SoftErasure(Metric):
     Args:
         distance: `hellinger`, ‖√p − √q‖₂ / √2; `reagent`, Σ (√p − √q)² / √2 as in Zhao and Shan's code; `probability`,
             the drop of the target's probability, at least 0 (the metric is then at most 1).
-        share: mean probability of being kept over an example's content, the same for every method: scores are
+        fraction: mean probability of being kept over an example's content, the same for every method: scores are
             multiplied, at most to 1, and the remaining difference is divided among the other tokens. None: scores as
             they are, so that a method with higher scores keeps more and is more sufficient.
-        draws: random draws for each example; the value is their mean.
+        n_samples: random draws for each example; the value is their mean.
         seed: with the example's content it determines the draws, which are the same for all methods.
     """
 
     distance: Distance = "hellinger"
-    share: float | None = None
-    draws: int = 4
+    fraction: float | None = None
+    n_samples: int = 4
     seed: int = 0
     keeps_top: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice("distance", self.distance, get_args(Distance))
-        if self.share is not None and not 0 < self.share < 1:
-            raise ExpoundError(f"{self.name} needs a share between 0 and 1, got {self.share}")
-        check_positive(self.name, draws=self.draws)
+        if self.fraction is not None and not 0 < self.fraction < 1:
+            raise ExpoundError(f"{self.name} needs a fraction between 0 and 1, got {self.fraction}")
+        check_positive(self.name, n_samples=self.n_samples)
 
     def keep_probabilities(self, scaled: Tensor) -> Tensor:
         """Return the probability [B, L] that an element is kept, from scores [B, L] in [0, 1]."""
@@ -84,7 +84,7 @@ class SoftErasure(Metric):
         batch = replace(batch, content=batch.removable)
         ends = torch.stack([torch.ones_like(batch.content), torch.zeros_like(batch.content)])
         whole, empty = model.predict_perturbed(batch, ends, "zero").double()
-        keep = self.keep_probabilities(scale_scores(attribution, batch.content, self.share))
+        keep = self.keep_probabilities(scale_scores(attribution, batch.content, self.fraction))
         distances = []
         tokens_per_pass = TOKENS_PER_PASS.get(batch.device.type, TOKENS_PER_PASS["cuda"])
         for rows in torch.arange(len(batch), device=batch.device).split(max(1, tokens_per_pass // batch.length)):
@@ -99,7 +99,7 @@ class SoftErasure(Metric):
         """Return D [B], averaged over draws; `keep` [B, L]: probabilities, `whole`: the answers to the whole inputs."""
         embeddings, random = model.embed(batch), example_generators(batch, self.seed)
         distances = []
-        for _ in range(self.draws):
+        for _ in range(self.n_samples):
             uniform = _draw_uniform(random, batch.content, embeddings.shape[-1])
             with model.evaluation_mode():
                 outputs = model(batch, embeddings=drop_elements(embeddings, batch.content, keep, uniform))
@@ -134,7 +134,7 @@ class SoftComprehensiveness(SoftErasure):
         computed="Scores are scaled from 0 to 1 within a text. Each element of a token's embedding is set to zero with "
         "the token's score as probability, and the model is asked again. D is the Hellinger distance between the two "
         "answers (`distance`), as a share of the distance to the answer when all embeddings are zero; the mean over "
-        "`draws`.",
+        "`n_samples`.",
         read="Higher is better. 0: the answer did not move; 1: it moved as far as without any text; above 1: farther. "
         "Undefined (NaN) if zeros are answered like the text. {control}",
         use="Deletion of whole tokens is too coarse, and the sizes of the scores should count.",
@@ -154,7 +154,7 @@ class SoftSufficiency(SoftErasure):
         computed="As `soft_comprehensiveness`, but each element of a token's embedding is kept with the token's score "
         "as probability.",
         read="From 0 to 1, higher is better. 1: the answer did not move; 0: it moved as far as without any text. A "
-        "method that scores everything high keeps more and looks better: `share` fixes how much is kept. {control}",
+        "method that scores everything high keeps more and looks better: `fraction` fixes how much is kept. {control}",
         use="Together with `soft_comprehensiveness`.",
         avoid="Do not use it when only the order of scores means something, as with ranks: here scores are "
         "probabilities.",
@@ -162,23 +162,23 @@ class SoftSufficiency(SoftErasure):
     keeps_top: ClassVar = True
 
 
-def scale_scores(attribution: Tensor, content: Tensor, share: float | None = None) -> Tensor:
+def scale_scores(attribution: Tensor, content: Tensor, fraction: float | None = None) -> Tensor:
     """Return scores [B, L] in float64, scaled from 0 (an example's lowest) to 1 (its highest), 0 outside content.
 
-    Equal scores become ½. With `share`, the scores are then multiplied, at most to 1, so that their mean over content
-    is this share. If too few scores are above 0 for that, these become 1 and all others get the same value.
+    Equal scores become ½. With `fraction`, the scores are then multiplied, at most to 1, so that their mean over
+    content is this fraction. If too few scores are above 0 for that, these become 1 and all others get the same value.
     """
     scores = attribution.double()
     low = scores.masked_fill(~content, torch.inf).amin(1, keepdim=True)
     high = scores.masked_fill(~content, -torch.inf).amax(1, keepdim=True)
     unit = torch.where(high > low, (scores - low) / (high - low), 0.5) * content
-    return unit if share is None else _scale_to_mean(unit, content, share)
+    return unit if fraction is None else _scale_to_mean(unit, content, fraction)
 
 
-def _scale_to_mean(unit: Tensor, content: Tensor, share: float) -> Tensor:
-    """Return min(1, c · unit) with the c for which the mean over content is `share`, see `scale_scores`."""
+def _scale_to_mean(unit: Tensor, content: Tensor, fraction: float) -> Tensor:
+    """Return min(1, c · unit) with the c for which the mean over content is `fraction`, see `scale_scores`."""
     count = content.sum(1, keepdim=True).double()
-    total = share * count
+    total = fraction * count
     # If exactly the m highest scores are clipped to 1, c = (total − m) / (sum of the others): try every m.
     decreasing = unit.sort(1, descending=True).values
     clipped = torch.arange(unit.shape[1], device=unit.device)

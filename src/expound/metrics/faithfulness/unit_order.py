@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.perturbation.coalitions import coalition_values
 from expound.explainers.units import number_units
@@ -39,27 +39,27 @@ class UnitOrder(NamedTuple):
 class UnitMetric(Metric):
     """A metric that removes units and asks the model again.
 
-    `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores.
-    `how`: how units are removed: `remove`, `mask`, `pad`, `zero` or `attend`. `max_units`: a text with more units is
-    divided into this number of segments of nearly equal length, which replace the units; None: no limit.
+    `unit`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores.
+    `perturbation`: how units are removed: `remove`, `mask`, `pad`, `zero` or `attend`. `max_units`: a text with more
+    units is divided into this number of segments of nearly equal length, which replace the units; None: no limit.
     """
 
-    level: Granularity = "word"
-    how: RemovalMethod = "mask"
+    unit: UnitName = "word"
+    perturbation: RemovalMethod = "mask"
     max_units: int | None = None
     positive_params: ClassVar[tuple[str, ...]] = ()
     """Names of the parameters that must be at least 1."""
 
     def __post_init__(self) -> None:
-        check_choice("level", self.level, get_args(Granularity))
-        check_choice("perturbation", self.how, get_args(RemovalMethod))
+        check_choice("unit", self.unit, get_args(UnitName))
+        check_choice("perturbation", self.perturbation, get_args(RemovalMethod))
         if self.max_units is not None and self.max_units < 1:
             raise ExpoundError(f"{self.name} needs max_units of at least 1, got {self.max_units}")
         check_positive(self.name, **{name: getattr(self, name) for name in self.positive_params})
 
     def units(self, batch: Batch) -> Tensor:
         """Return the unit number of each position, −1 for positions that cannot be removed: [B, L]."""
-        unit = number_units(replace(batch, content=batch.removable), self.level)
+        unit = number_units(replace(batch, content=batch.removable), self.unit)
         if self.max_units is None:
             return unit
         count = unit.amax(1, keepdim=True) + 1
@@ -84,7 +84,7 @@ class UnitMetric(Metric):
         For regressions it is the value and for generated text the log-probability; the bounds on cards do not hold
         there.
         """
-        return coalition_values(model, batch, target, present, self.units(batch), self.how).double()
+        return coalition_values(model, batch, target, present, self.units(batch), self.perturbation).double()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,8 +259,8 @@ def _encode_images(model: HuggingFaceModel, rows: Rows) -> Batch:
     if not hasattr(config, "patch_size"):
         raise ExpoundError(f"{type(model.model).__name__} does not cut images into patches: it is not explained")
     # Image processors do not convert palettes or transparency themselves.
-    colours = "RGB" if config.num_channels == 3 else "L"
-    pictures = [row["image"].convert(colours) for row in rows]
+    colors = "RGB" if config.num_channels == 3 else "L"
+    pictures = [row["image"].convert(colors) for row in rows]
     pixels = model.processing_class(images=pictures, return_tensors="pt")["pixel_values"].to(model.dtype)
     height, width = (size // config.patch_size for size in pixels.shape[-2:])
     leading = count_leading_tokens(model.model)

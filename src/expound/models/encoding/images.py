@@ -36,7 +36,7 @@ def select_patches(model: PreTrainedModel, positions: Tensor, length: int) -> It
     if not isinstance(embeddings, nn.Module):
         raise ExpoundError(
             f"patches of a {model.config.model_type!r} model cannot be removed: it has no module 'embeddings'; "
-            "use how='mask' or 'zero'"
+            "use perturbation='mask' or 'zero'"
         )
 
     def select(module: nn.Module, inputs: Any, output: Any) -> Tensor:
@@ -44,7 +44,7 @@ def select_patches(model: PreTrainedModel, positions: Tensor, length: int) -> It
         if not isinstance(output, Tensor) or output.shape[1] != length:
             raise ExpoundError(
                 f"patches of a {model.config.model_type!r} model cannot be removed: its embeddings are not the "
-                f"{length} positions of a picture; use how='mask' or 'zero'"
+                f"{length} positions of a picture; use perturbation='mask' or 'zero'"
             )
         return output.gather(1, positions[..., None].expand(-1, -1, output.shape[-1]))
 

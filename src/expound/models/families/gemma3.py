@@ -1,4 +1,4 @@
-"""Gemma 3, which also normalises the outputs of attention and feed-forward."""
+"""Gemma 3, which also normalizes the outputs of attention and feed-forward."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Qwen3, whose queries and keys are normalised."""
+"""Qwen3, whose queries and keys are normalized."""
 
 from dataclasses import replace
 

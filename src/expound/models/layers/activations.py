@@ -46,7 +46,7 @@ SLOPES: Mapping[str, Slope] = {
 }
 
 
-def get_slope(name: str) -> Slope:
+def zero_origin_slope(name: str) -> Slope:
     """Return the function f(x)/x of an activation by its transformers name, with its limit at 0.
 
     Raises:
@@ -74,6 +74,6 @@ def compute_tangent(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the tangent of an activation at x: its slope f'(x) and its height at zero f(x) − f'(x)·x."""
     with torch.enable_grad():
         point = x.detach().requires_grad_()
-        value = get_slope(name)(point) * point
-        (steepness,) = torch.autograd.grad(value.sum(), point)
-    return steepness, value.detach() - steepness * x
+        value = zero_origin_slope(name)(point) * point
+        (slope,) = torch.autograd.grad(value.sum(), point)
+    return slope, value.detach() - slope * x

@@ -243,7 +243,7 @@ def _hold_activation(
     if not (is_held_gate or rules.activations):
         return
     activation = get_module(layer, feed_forward.activation)
-    slope = activations.get_slope(activations.get_activation_name(activation))
+    slope = activations.zero_origin_slope(activations.get_activation_name(activation))
 
     def hold(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
         held = factors.take(lambda: output if is_held_gate else slope(inputs[0]))
@@ -259,7 +259,7 @@ def _hold_head_activation(model: PreTrainedModel, factors: HeldFactors, scope: E
     head = get_architecture(model).head
     if head.dense is None:
         return
-    slope = activations.get_slope(get_head_activation(model))
+    slope = activations.zero_origin_slope(get_head_activation(model))
     heights: list[Tensor] = []
 
     def record_height(module: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -267,8 +267,8 @@ def _hold_head_activation(model: PreTrainedModel, factors: HeldFactors, scope: E
 
     def replace_activation(module: nn.Module, inputs: Any) -> Any:
         height = heights.pop()
-        steepness = factors.take(lambda: slope(height))
-        return None if factors.record else (height * steepness,)
+        held = factors.take(lambda: slope(height))
+        return None if factors.record else (height * held,)
 
     # Many heads call their activation as a function, without a module that takes a hook. So its input is recorded
     # after the dense layer, and its output replaced before the next module.

@@ -37,7 +37,7 @@ def set_head_activation(model: PreTrainedModel, name: str | None) -> None:
     vars(model.config).pop(HEAD_KEY, None)
     config = model.config
     if name is not None:
-        activations.get_slope(name)
+        activations.zero_origin_slope(name)
         # The head gets a configuration of its own: the encoder would change with a shared one.
         config = copy(config)
         setattr(config, ENCODER_KEY, name)

@@ -214,7 +214,7 @@ def get_layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
     norms = tuple(to_norm(get_module(layer, path)) for path in family.norms_of_outputs)
     if norms:
         if any(affine.bias is not None for affine in (value, output, out)):
-            raise ExpoundError(f"a layer of {type(model).__name__} normalises outputs with biases: no decomposition")
+            raise ExpoundError(f"a layer of {type(model).__name__} normalizes outputs with biases: no decomposition")
         output, out = (_scale_outputs(affine, norm) for affine, norm in zip((output, out), norms, strict=True))
     return LayerParts(
         value=value,

@@ -95,7 +95,7 @@ class RescaleRule(TorchFunctionMode):
         """Return the rule of a module that counts as one function, however many operations it consists of."""
         if type(module).__module__ in ACTIVATION_MODULES and not isinstance(module, NO_ACTIVATIONS):
             return partial(_rescale, module.forward)
-        # Norms of other families may mean something else by their weight (Gemma's is added to 1), or normalise another
+        # Norms of other families may mean something else by their weight (Gemma's is added to 1), or normalize another
         # dimension (SqueezeBERT's, a subclass of LayerNorm).
         is_known = self.model.config.model_type in FAMILIES or type(module) in (nn.LayerNorm, nn.RMSNorm)
         if is_known and is_norm_layer(module):

@@ -200,14 +200,16 @@ def _check_weight_name(where: str, value: Any) -> None:
         raise ExpoundError(f"{where}: expected a *.safetensors file of the same folder, got {shorten(repr(value), 60)}")
 
 
-def check_weights(name: str, model: PreTrainedModel, info: Mapping[str, Any], *, incomplete: bool = False) -> None:
+def check_weights(
+    name: str, model: PreTrainedModel, info: Mapping[str, Any], *, allow_incomplete_weights: bool = False
+) -> None:
     """Raise ExpoundError if checkpoint and configuration disagree, or a weight is not finite.
 
     Args:
         name: the checkpoint.
         model: the model that was loaded.
         info: transformers' report on loading it.
-        incomplete: allow missing and unused weights.
+        allow_incomplete_weights: allow missing and unused weights.
     """
     for key, there, here in sorted(info.get("mismatched_keys") or ()):
         raise ExpoundError(
@@ -223,13 +225,13 @@ def check_weights(name: str, model: PreTrainedModel, info: Mapping[str, Any], *,
         (missing, "lacks weights"),
         (unused, "has weights that the model of its config.json has no place for"),
     ):
-        if keys and not incomplete:
+        if keys and not allow_incomplete_weights:
             shown = keys[0]
             if len(keys) > 1:
                 shown += f" and {len(keys) - 1} more"
             raise ExpoundError(
                 f"{name} {what} ({shown}): an explanation of what is left means nothing; "
-                "incomplete=True (--incomplete) explains it all the same"
+                "allow_incomplete_weights=True (--allow-incomplete-weights) explains it all the same"
             )
     # Quantized weights are integers by design; others would be converted silently.
     if not getattr(model.config, "quantization_config", None):

@@ -96,7 +96,7 @@ def load(
     labels: Sequence[str] | Mapping[str, str] | None = None,
     max_length: int | None = None,
     trust_remote_code: bool = False,
-    incomplete: bool = False,
+    allow_incomplete_weights: bool = False,
     device_map: str | dict[str, Any] | None = None,
     tokenizer: Any = None,
     image_processor: Any = None,
@@ -122,7 +122,7 @@ def load(
         labels: how each label continues the prompt, as a list or by name.
         max_length: the most tokens of a text, if fewer than the model allows.
         trust_remote_code: run modelling code that comes with the checkpoint.
-        incomplete: explain a checkpoint although weights are missing, or left over.
+        allow_incomplete_weights: explain a checkpoint although weights are missing, or left over.
         device_map: where the parts of a model loaded by name go, see Accelerate: "auto" fills the GPUs, then the
             memory, then the disk; instead of `device`.
         tokenizer: another name of `processing_class`.
@@ -160,7 +160,7 @@ def load(
             loaded, saved_tokenizer = _load_gguf_for_task(gguf, dtype, place, task)
             processing_class = processing_class or saved_tokenizer
         else:
-            loaded = _load_by_name(names, dtype, place, options, task, trust_remote_code, incomplete)
+            loaded = _load_by_name(names, dtype, place, options, task, trust_remote_code, allow_incomplete_weights)
     else:
         _require_no_place(device, dtype, device_map)
         loaded, names = model, (str(model.config._name_or_path),)
@@ -195,7 +195,7 @@ def _load_by_name(
     options: dict[str, Any],
     task: str | None,
     trust_remote_code: bool,
-    incomplete: bool,
+    allow_incomplete_weights: bool,
 ) -> PreTrainedModel:
     """Return the model with the last name, with the adapter of the first name if there are two."""
     quantization = quantization_options(dtype)
@@ -206,7 +206,9 @@ def _load_by_name(
         options = options | quantization
         dtype, device = None, None
     options = options | {"trust_remote_code": trust_remote_code}
-    loaded = _load_pretrained(names[-1], dtype, options, task, adapter=names[:-1], incomplete=incomplete)
+    loaded = _load_pretrained(
+        names[-1], dtype, options, task, adapter=names[:-1], allow_incomplete_weights=allow_incomplete_weights
+    )
     keep_weight_order(loaded)
     if device is not None:
         loaded.to(device)
@@ -308,7 +310,7 @@ def _load_pretrained(
     task: str | None,
     *,
     adapter: tuple[str, ...],
-    incomplete: bool,
+    allow_incomplete_weights: bool,
 ) -> PreTrainedModel:
     """Return a checked model, with the adapter in it if there is one."""
     require_local_model(name)
@@ -348,7 +350,7 @@ def _load_pretrained(
         # A head that comes with the adapter is missing in the base model's checkpoint.
         info["missing_keys"] = [key for key in info["missing_keys"] if not set(modules) & set(key.split("."))]
         info["mismatched_keys"] = [key for key in info["mismatched_keys"] if not set(modules) & set(key[0].split("."))]
-    check_weights(name, base, info, incomplete=incomplete)
+    check_weights(name, base, info, allow_incomplete_weights=allow_incomplete_weights)
     restore_head_activation(base)
     return model
 

@@ -124,9 +124,13 @@ class Replacement:
     """Inputs whose positions all stay, with a reference embedding in place of what is not kept."""
 
     def __init__(
-        self, model: HuggingFaceModel, batch: Batch, keep: Tensor, how: Literal["mask", "pad", "zero", "attend"]
+        self,
+        model: HuggingFaceModel,
+        batch: Batch,
+        keep: Tensor,
+        perturbation: Literal["mask", "pad", "zero", "attend"],
     ) -> None:
-        self.model, self.batch, self.how = model, batch, how
+        self.model, self.batch, self.perturbation = model, batch, perturbation
         self.keep = keep.flatten(0, 1)
         self.example = torch.arange(len(batch), device=batch.device).repeat(len(keep))
         self.places = batch.attended[self.example]
@@ -154,11 +158,11 @@ class Replacement:
         batch, example = self.batch, self.example[rows]
         positions = batch.inputs.get("position_ids")
         default = (batch.attended.long().cumsum(1) - 1).clamp(min=0) + self.model.first_position
-        if self.how == "zero" or not (positions is None or torch.equal(positions, default)):
+        if self.perturbation == "zero" or not (positions is None or torch.equal(positions, default)):
             return None
         assert batch.response is not None
         replaced = batch.removable[example] & ~self.keep[rows]
-        token = self.model.mask_id if self.how == "mask" else self.model.pad_id
+        token = self.model.mask_id if self.perturbation == "mask" else self.model.pad_id
         ids = batch.inputs["input_ids"][example].masked_fill(replaced, token)
         return _make_texts(batch, example, ids, batch.attended[example], batch.response[example])
 
@@ -167,8 +171,8 @@ class Replacement:
         batch, columns = self.batch.select(self.example[rows]).trim_padding()
         keep = self.keep[rows, columns]
         places = self.example[rows, None] * batch.length + torch.arange(batch.length, device=keep.device)
-        assert self.how != "attend"
-        embeddings = self.model.blend(batch, keep, self.how)
+        assert self.perturbation != "attend"
+        embeddings = self.model.blend(batch, keep, self.perturbation)
         # A position of an example has two possible embeddings, its own and the reference.
         with share_first_projection(self.model, 2 * places + keep):
             return _run_batch(self.model, batch, embeddings)
@@ -187,8 +191,8 @@ class Masking(Replacement):
         is_one_text = not (model.is_encoder_decoder or hasattr(model.model, "similarity")) and model.modality == "text"
         if "attention_mask" not in model.forward_parameters or not is_one_text:
             raise ExpoundError(
-                "expected a model that reads one row of text with an attention mask, for how='attend': use another way "
-                "of removal, such as 'remove' or 'mask'"
+                "expected a model that reads one row of text with an attention mask, for perturbation='attend': use "
+                "another one, such as 'remove' or 'mask'"
             )
         if not (self.keep & batch.prompt_mask[self.example]).any(1).all():
             raise ExpoundError(
@@ -231,7 +235,7 @@ def _run_batch(model: HuggingFaceModel, batch: Batch, embeddings: Tensor | None 
             raise
         raise ExpoundError(
             f"{type(model.model).__name__} fails on a perturbed input of {batch.length} positions "
-            f"({str(error).strip().splitlines()[0]:.120}): perturb it in another way, as how='mask'"
+            f"({str(error).strip().splitlines()[0]:.120}): perturb it in another way, as perturbation='mask'"
         ) from error
     if model.task.name != "span":
         return list(logits)

@@ -38,59 +38,59 @@ def run_perturbed(
     model: HuggingFaceModel,
     batch: Batch,
     keep: Tensor,
-    how: RemovalMethod,
+    perturbation: RemovalMethod,
     cache: PerturbationCache | None = None,
 ) -> Tensor:
     """Return the logits of perturbed versions of a batch; see `ExplainedModel.predict_perturbed`."""
-    check_choice("perturbation", how, get_args(RemovalMethod))
+    check_choice("perturbation", perturbation, get_args(RemovalMethod))
     if keep.ndim != 3 or keep.shape[1:] != batch.content.shape:
         raise ExpoundError(f"expected keep of shape [N, {len(batch)}, {batch.length}], got {list(keep.shape)}")
     if keep.dtype != torch.bool:
-        return _run_blended(model, batch, keep, how)
+        return _run_blended(model, batch, keep, perturbation)
     # Checked before hooks are set below, which would see the passes of the check.
     find_failure(model, "padding", Probe(model, batch))
     if cache is None:
         cache = PerturbationCache()
     # Explaining several targets asks for the same inputs several times in a row, without computing their keys.
     last = cache.last
-    if last is not None and last[0] is batch and last[2] == how and torch.equal(last[1], keep):
+    if last is not None and last[0] is batch and last[2] == perturbation and torch.equal(last[1], keep):
         return last[3].clone()
     allowed = (keep | ~batch.removable) & batch.attended
     inputs: PerturbedInputs
-    if how == "remove":
+    if perturbation == "remove":
         inputs = Deletion(model, batch, allowed)
-    elif how == "attend":
+    elif perturbation == "attend":
         inputs = Masking(model, batch, allowed)
     else:
-        inputs = Replacement(model, batch, allowed, how)
+        inputs = Replacement(model, batch, allowed, perturbation)
     with torch.no_grad(), model.evaluation_mode(), skip_unread_positions(model, attention=False):
-        answers = _run_distinct(model, inputs, how, cache)
+        answers = _run_distinct(model, inputs, perturbation, cache)
     logits = answers.view(*keep.shape[:2], *answers.shape[1:])
     # Copies, so that a caller who writes into its tensors does not change the cache.
-    cache.last = (batch, keep.clone(), how, logits)
+    cache.last = (batch, keep.clone(), perturbation, logits)
     return logits.clone()
 
 
-def _run_blended(model: HuggingFaceModel, batch: Batch, keep: Tensor, how: RemovalMethod) -> Tensor:
+def _run_blended(model: HuggingFaceModel, batch: Batch, keep: Tensor, perturbation: RemovalMethod) -> Tensor:
     """Return the logits of soft masks in the model's present mode, with a graph to `keep` if it has one."""
-    if how == "remove" or how == "attend":  # noqa: PLR1714  # mypy narrows the type by equality only
-        raise ExpoundError("a position cannot be removed by half: soft masks need how='mask', 'pad' or 'zero'")
-    return torch.stack([model(batch, embeddings=model.blend(batch, weights, how)).logits for weights in keep])
+    if perturbation == "remove" or perturbation == "attend":  # noqa: PLR1714  # mypy narrows the type by equality only
+        raise ExpoundError("a position cannot be removed by half: soft masks need perturbation='mask', 'pad' or 'zero'")
+    return torch.stack([model(batch, embeddings=model.blend(batch, weights, perturbation)).logits for weights in keep])
 
 
 def _run_distinct(
-    model: HuggingFaceModel, inputs: PerturbedInputs, how: RemovalMethod, cache: PerturbationCache
+    model: HuggingFaceModel, inputs: PerturbedInputs, perturbation: RemovalMethod, cache: PerturbationCache
 ) -> Tensor:
     """Return the logits of every input, [M, C] (spans: [M, 2, L]), and add those of new inputs to the cache."""
     keys = inputs.compute_keys()
     first, number = _find_distinct(keys)
     # −1 fills keys up, so it is left out: an input has the same name in batches of any length.
-    names = [how.encode() + row[row >= 0].tobytes() for row in keys[first]]
+    names = [perturbation.encode() + row[row >= 0].tobytes() for row in keys[first]]
     new = np.array([index for index, name in enumerate(names) if name not in cache], dtype=np.int64)
     lengths = inputs.lengths.cpu().numpy()[first[new]]
     new = new[np.argsort(-lengths, kind="stable")]
     rows = torch.as_tensor(first[new], device=model.device)
-    for index, answer in zip(new, _run_rows(model, inputs, rows, how), strict=True):
+    for index, answer in zip(new, _run_rows(model, inputs, rows, perturbation), strict=True):
         cache[names[index]] = answer
     answers = [cache[name] for name in names]
     if model.task.name == "span":
@@ -100,7 +100,9 @@ def _run_distinct(
     return torch.stack(answers)[torch.as_tensor(number, device=model.device)]
 
 
-def _run_rows(model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor, how: RemovalMethod) -> list[Tensor]:
+def _run_rows(
+    model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor, perturbation: RemovalMethod
+) -> list[Tensor]:
     """Return the logits of these inputs, longest first; texts share their beginnings if that saves much.
 
     Raises:
@@ -109,7 +111,9 @@ def _run_rows(model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor, ho
     if model.is_remote:
         texts = inputs.get_texts(rows)
         if texts is None:
-            raise ExpoundError(f"a server reads token ids: choose perturbation='remove', 'mask' or 'pad', not {how!r}")
+            raise ExpoundError(
+                f"a server reads token ids: choose perturbation='remove', 'mask' or 'pad', not {perturbation!r}"
+            )
         remote: Any = model
         return list(remote.score_texts(texts))
     budget = TOKENS_PER_PASS.get(model.device.type, TOKENS_PER_PASS["cuda"])

@@ -46,7 +46,7 @@ class Dot(NamedTuple):
 class ChartLine(NamedTuple):
     """A method's line in SVG units.
 
-    `color`: number of its colour, 0 for the neutral one of the control; `dashes`: number of its dash pattern. `path`
+    `color`: number of its color, 0 for the neutral one of the control; `dashes`: number of its dash pattern. `path`
     and `band` are lists of points. `label` is written at (`label_x`, `label_y`), beside the line's end. `shown`: False
     for a line that is drawn faintly.
     """
@@ -88,8 +88,8 @@ def make_charts(
 
     Args:
         curves: of all metrics and methods.
-        series: the title of every method; a method has the same colour in all charts.
-        colors: number of colours, after which dash patterns change.
+        series: the title of every method; a method has the same color in all charts.
+        colors: number of colors, after which dash patterns change.
         shown: methods that are drawn strongly; default: all.
     """
     styles = dict[str, tuple[int, int]]()

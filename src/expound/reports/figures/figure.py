@@ -42,7 +42,7 @@ class Dots(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Values [R, C] of a heat map whose colours range from -`limit` to `limit`; `written`: print the values."""
+    """Values [R, C] of a heat map whose colors range from -`limit` to `limit`; `written`: print the values."""
 
     title: str
     rows: Sequence[str]
@@ -144,7 +144,7 @@ def plot_heat_maps(matrices: Sequence[Matrix]) -> Figure:
         axes.set_title(escape_mathtext(matrix.title))
         for (row, column), value in np.ndenumerate(matrix.values):
             if matrix.written and math.isfinite(value):
-                # Both ends of the colour map are dark.
+                # Both ends of the color map are dark.
                 ink = "white" if abs(value) > 0.7 * matrix.limit else "black"
                 axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="x-small", color=ink)
         figure.colorbar(image, ax=axes)

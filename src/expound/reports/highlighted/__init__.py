@@ -1,1 +1,1 @@
-"""Texts and images with their scores as colour."""
+"""Texts and images with their scores as color."""

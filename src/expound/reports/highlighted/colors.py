@@ -1,4 +1,4 @@
-"""Colours of scores, safe for the colour-blind: blue for the target, orange against it, violet for unsigned ones."""
+"""Colors of scores, safe for the color-blind: blue for the target, orange against it, violet for unsigned ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LEVELS = 8
 
 
 class Theme(NamedTuple):
-    """The colours of one theme as #rrggbb; `positive`, `negative` and `unsigned` run from weak to strong, [LEVELS]."""
+    """The colors of one theme as #rrggbb; `positive`, `negative` and `unsigned` run from weak to strong, [LEVELS]."""
 
     background: str
     surface: str
@@ -26,7 +26,7 @@ class Theme(NamedTuple):
 
 
 def blend_colors(start: str, end: str, share: float) -> str:
-    """Return the colour at `share` (0 to 1) of the way from `start` to `end`, as #rrggbb."""
+    """Return the color at `share` (0 to 1) of the way from `start` to `end`, as #rrggbb."""
     channels = zip(_parse_channels(start), _parse_channels(end), strict=True)
     return "#" + "".join(f"{round(first + (last - first) * share):02x}" for first, last in channels)
 
@@ -39,7 +39,7 @@ def score_to_level(score: float, scale: float) -> int:
 
 
 def level_to_color(theme: Theme, step: int, *, signed: bool) -> str | None:
-    """Return the background colour of a level; None for level 0 and for negative levels of unsigned scores."""
+    """Return the background color of a level; None for level 0 and for negative levels of unsigned scores."""
     if step == 0 or (step < 0 and not signed):
         return None
     if step < 0:
@@ -61,7 +61,7 @@ def _parse_channels(color: str) -> tuple[int, int, int]:
 
 
 def _make_ramp(start: str, end: str) -> tuple[str, ...]:
-    # The weakest shade has a tenth of the colour: less cannot be told from the background.
+    # The weakest shade has a tenth of the color: less cannot be told from the background.
     return tuple(blend_colors(start, end, 0.1 + 0.9 * (step - 1) / (LEVELS - 1)) for step in range(1, LEVELS + 1))
 
 

@@ -1,4 +1,4 @@
-"""Explanations as HTML: units on a coloured background, image patches as a grid, responses with parts to point at."""
+"""Explanations as HTML: units on a colored background, image patches as a grid, responses with parts to point at."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def render_latex(item: Explanation, caption: str = "", label: str = "") -> str:
 
 
 def _heat_map_cell(score: float, largest: float) -> str:
-    # At most 60 % of the colour, so that black figures stay readable on it.
+    # At most 60 % of the color, so that black figures stay readable on it.
     share = round(60 * abs(score) / largest) if largest > 0 else 0
     color = "blue"
     if score < 0:

@@ -29,7 +29,7 @@ HIGHEST = 16_000
 
 
 class Box(NamedTuple):
-    """A stretch of text or a patch: its place, its text, its background colour."""
+    """A stretch of text or a patch: its place, its text, its background color."""
 
     x: float
     y: float

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from PIL import Image
 
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.evaluation.compare.compare import list_native_methods
 from expound.explainers import Explainer, attribute
@@ -114,7 +114,7 @@ class Explorer:
         self._responses = RecentItems[Question, dict[str, Any]](CACHE_SIZE)
         self._results = RecentItems[tuple[Question, str], MethodResult](CACHE_SIZE)
         self._examples = dict[str, list[Question]]()
-        self._explainers = dict[tuple[str, str], tuple[Explainer, Granularity]]()
+        self._explainers = dict[tuple[str, str], tuple[Explainer, UnitName]]()
         self._applies = dict[tuple[str, str], bool]()
         self._pass_seconds = dict[tuple[str, int], float]()
 
@@ -197,20 +197,20 @@ class Explorer:
         # The stretch of a tagged text is a part of the example; its predicted tag is explained.
         return PREDICTED if model.task.name == "tagging" else question.target
 
-    def resolve_unit(self, question: Question) -> Granularity:
+    def resolve_unit(self, question: Question) -> UnitName:
         """Return the unit that is scored and removed.
 
         It is the one in the question; else, for a prompt, the one the first method was trained with, or documents, or
         words if there are no documents; else words.
         """
         if question.unit or not self.is_prompt(question):
-            return cast(Granularity, question.unit or "word")
+            return cast(UnitName, question.unit or "word")
         for name in question.method[:1]:
             if ":" in name and self.methods[name].params.get("unit"):
-                return cast(Granularity, self.methods[name].params["unit"])
+                return cast(UnitName, self.methods[name].params["unit"])
         return "source" if question.sources else "word"
 
-    def resolve_method(self, question: Question, name: str) -> tuple[Explainer, Granularity]:
+    def resolve_method(self, question: Question, name: str) -> tuple[Explainer, UnitName]:
         """Return a method that scores units of a prompt, and the unit."""
         spec, unit = self.specs[name], self.resolve_unit(question)
         if (name, unit) not in self._explainers:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from expound.data.alignment import find_text_of_tokens
-from expound.data.granularity import Granularity
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import number_units
 from expound.models import Batch, ExplainedModel
@@ -163,7 +163,7 @@ def cut_answer(batch: Batch, question: Question) -> list[Piece]:
     return cut_text(exchange.response, extents)
 
 
-def find_removed_positions(batch: Batch, unit: Granularity, removed: Iterable[int]) -> Tensor:
+def find_removed_positions(batch: Batch, unit: UnitName, removed: Iterable[int]) -> Tensor:
     """Return the positions [L] of the removed units of a batch of one, and of the texts whose units are all removed.
 
     Positions without content (special tokens, padding) always stay.

@@ -16,7 +16,7 @@ from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer, explainer
 from expound.explainers.learned.base import UntrainedExplainer
 from expound.explainers.learned.learned_attention import LearnedAttention, softmax_over
-from expound.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import Layers, Normalizer, ParameterizedAttention
 from expound.models import Capture, ExplainedModel
 from expound.models.outputs import to_float32
 from expound.objectives import Objective, TrainingStep
@@ -26,7 +26,7 @@ from expound.training.bilevel.teacher_outputs import TeacherBatch, TeacherOutput
 from expound.training.loop.run import vocabulary_digest
 
 LEARNED, NONE = "learned", "none"
-StudentExplainer = Literal["parameterised_attention", "interpretable_attention"]
+StudentExplainer = Literal["parameterized_attention", "interpretable_attention"]
 STATIC: dict[str, Layers] = {"untrained": "all", "untrained_last": "last"}
 TEMPERATURES = {"input_x_gradient": 0.1, "integrated_gradients": 0.5}
 INTEGRATED = {"n_steps": 10, "baselines": "zero"}
@@ -40,7 +40,7 @@ class TeacherExplainer(nn.Module):
     square: Tensor
     count: Tensor
 
-    def __init__(self, explainer: ParameterisedAttention) -> None:
+    def __init__(self, explainer: ParameterizedAttention) -> None:
         super().__init__()
         # Frozen outside of `requiring_gradients`, or the student's optimizer would step the coefficients, too.
         self.explainer = explainer.requires_grad_(False)
@@ -71,13 +71,13 @@ class TeacherExplainer(nn.Module):
 class Scaffold(nn.Module):
     """The modules learned beside the student: its explainer and, if it learns, the teacher's."""
 
-    def __init__(self, student: LearnedAttention, teacher: ParameterisedAttention | None) -> None:
+    def __init__(self, student: LearnedAttention, teacher: ParameterizedAttention | None) -> None:
         super().__init__()
         self.student = student
         self.teacher = None if teacher is None else TeacherExplainer(teacher)
 
     def save(self, folder: Path) -> None:
-        """Save each explainer in a folder of its own, for the id `parameterised_attention:PATH`."""
+        """Save each explainer in a folder of its own, for the id `parameterized_attention:PATH`."""
         self.student.save_pretrained(folder / "student_explainer")
         if self.teacher is not None:
             self.teacher.explainer.save_pretrained(folder / "teacher_explainer")
@@ -95,9 +95,9 @@ class Scaffolding(Objective):
             logits, which its coefficients mix.
         teacher: the teacher's coefficients, if they are learned.
         weight: β.
-        normaliser: how both explainers normalise their coefficients.
+        normalizer: how both explainers normalize their coefficients.
         student_explainer: the student's explainer by id; IvRA's students have `interpretable_attention`.
-        layers: whether `parameterised_attention` of the student mixes the heads of `all` layers or of the `last`.
+        layers: whether `parameterized_attention` of the student mixes the heads of `all` layers or of the `last`.
         special_tokens: whether the student's explainer scores special tokens, as the teacher's does.
         lookahead: whether the meta-gradient is taken through a further step of the student on the same batch (eq. 8),
             or through the step that the student takes itself, whose gradients exist already.
@@ -111,10 +111,10 @@ class Scaffolding(Objective):
 
     method: str
     teacher_outputs: TeacherOutputs
-    teacher: ParameterisedAttention | None = None
+    teacher: ParameterizedAttention | None = None
     weight: float = 5.0
-    normaliser: Normaliser = "sparsemax"
-    student_explainer: StudentExplainer = "parameterised_attention"
+    normalizer: Normalizer = "sparsemax"
+    student_explainer: StudentExplainer = "parameterized_attention"
     layers: Layers = "all"
     special_tokens: bool = True
     lookahead: bool = True
@@ -144,8 +144,8 @@ class Scaffolding(Objective):
                 "explanations: give both the same tokenizer, or train the student without any (explainer none)"
             )
         kind: Any = EXPLAINERS[self.student_explainer]
-        settings: dict[str, Any] = {"normaliser": self.normaliser, "special_tokens": self.special_tokens}
-        if kind is ParameterisedAttention:
+        settings: dict[str, Any] = {"normalizer": self.normalizer, "special_tokens": self.special_tokens}
+        if kind is ParameterizedAttention:
             settings["layers"] = self.layers
         own = kind.for_model(student, **settings)
         return replace(self, scaffold=Scaffold(own, deepcopy(self.teacher)))
@@ -163,7 +163,7 @@ class Scaffolding(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """The settings, without the learned weights."""
-        names = ["method", "weight", "normaliser", "student_explainer", "layers", "special_tokens", "source"]
+        names = ["method", "weight", "normalizer", "student_explainer", "layers", "special_tokens", "source"]
         if self.teacher is not None:
             names += ["lookahead", "interval", "rate", "max_norm"]
         return {name: getattr(self, name) for name in names}
@@ -187,15 +187,15 @@ class Scaffolding(Objective):
         return teacher.explainer.mix_heads(by_layer, attended)
 
 
-def make_static_explainer(name: str, teacher: ExplainedModel, normaliser: Normaliser = "sparsemax") -> Explainer:
+def make_static_explainer(name: str, teacher: ExplainedModel, normalizer: Normalizer = "sparsemax") -> Explainer:
     """Return a teacher's explainer that does not learn to teach.
 
     `untrained` and `untrained_last` are the mean over the heads of all layers or of the last one. All other names are
-    registry ids, such as `parameterised_attention:PATH` for a learned explainer.
+    registry ids, such as `parameterized_attention:PATH` for a learned explainer.
     """
     # SMaT's code takes 10 steps from a zero baseline for integrated gradients; parameters in the id override this.
     if name in STATIC:
-        return ParameterisedAttention.for_model(teacher, STATIC[name], normaliser)
+        return ParameterizedAttention.for_model(teacher, STATIC[name], normalizer)
     if name.partition("?")[0] == "integrated_gradients":
         return explainer(name, **{key: value for key, value in INTEGRATED.items() if f"{key}=" not in name})
     found = explainer(name)

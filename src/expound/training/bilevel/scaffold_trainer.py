@@ -30,7 +30,7 @@ from expound.training.loop.trainer import ObjectiveTrainer
 
 
 class ScaffoldTrainer(ObjectiveTrainer):
-    """Trains a student on data labelled by `label_by_teacher`, and a learned teacher explainer with it.
+    """Trains a student on data labeled by `label_by_teacher`, and a learned teacher explainer with it.
 
     After every `interval`-th inner step, of the student (SMaT, eq. 6 and 7), one outer step updates the teacher's
     coefficients (eq. 8 and 9) on a batch of dev data. The student is never reset. Without a lookahead step, the outer

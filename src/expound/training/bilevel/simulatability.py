@@ -50,7 +50,7 @@ class SimulatingStudent(nn.Module):
         check_choice("student's optimizer", optimizer, get_args(InnerOptimizerName))
         if weight <= 0:
             raise ExpoundError(f"a student that learns from explanations weighs them by more than 0, got {weight}")
-        own = InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=special_tokens).to(
+        own = InterpretableAttention.for_model(model, normalizer="softmax", special_tokens=special_tokens).to(
             model.device
         )
         self.network = Student(model, own, weight).requires_grad_(False)

@@ -23,7 +23,7 @@ from expound.errors import ExpoundError
 from expound.explainers import Explainer
 from expound.explainers.base import describe_explainer
 from expound.explainers.learned.learned_attention import mean_head_logits
-from expound.explainers.learned.parameterised_attention import Normaliser, ParameterisedAttention
+from expound.explainers.learned.parameterized_attention import Normalizer, ParameterizedAttention
 from expound.metrics.simulatability import simulatability
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.loading.digest import digest_weights
@@ -66,7 +66,7 @@ class Teaching:
         teacher: the teacher, which is not changed.
         explainer: `none`, `learned` (SMaT), or a static explainer, see `make_static_explainer`.
         weight: β. Default: 5, or 0.2 for signed methods.
-        normaliser: how both explainers normalise the coefficients of heads.
+        normalizer: how both explainers normalize the coefficients of heads.
         own: the student's explainer, see `Scaffolding`.
         lookahead: whether the meta-gradient is taken through a further step, see `Scaffolding`.
         interval: number of inner steps per outer step.
@@ -77,8 +77,8 @@ class Teaching:
     teacher: ExplainedModel
     explainer: str = LEARNED
     weight: float | None = None
-    normaliser: Normaliser = "sparsemax"
-    student_explainer: StudentExplainer = "parameterised_attention"
+    normalizer: Normalizer = "sparsemax"
+    student_explainer: StudentExplainer = "parameterized_attention"
     lookahead: bool = True
     interval: int = 1
     rate: float = 5e-4
@@ -101,7 +101,7 @@ class Teaching:
             beside = folder.with_name(f"{folder.name}-learned")
             first = replace(self, retrain=False).train_student(deepcopy(model), train, dev, beside, options)
             first.require_finished("learning the explainer")
-            learned = f"parameterised_attention:{first.output_dir / 'teacher_explainer'}"
+            learned = f"parameterized_attention:{first.output_dir / 'teacher_explainer'}"
             second = replace(self, explainer=learned, retrain=False)
             return second.train_student(model, train, dev, folder, options)
         teaching = self.with_max_length(options.max_length)
@@ -116,7 +116,7 @@ class Teaching:
         options: RunOptions,
         objectives: Sequence[Objective] | None = None,
     ) -> TrainResult:
-        """Train a student on data labelled by the teacher; `objectives` may be made of more data than `train`."""
+        """Train a student on data labeled by the teacher; `objectives` may be made of more data than `train`."""
         if self.teacher.task.name == "regression" and np.ptp(get_teacher_answers(dev)) == 0:
             raise ExpoundError(
                 "the teacher gives every row of the dev data the same value, with which no correlation is defined: "
@@ -136,7 +136,7 @@ class Teaching:
         return replace(self, teacher=self.teacher.with_max_length(max_length))
 
     def label_data(self, data: Dataset) -> Dataset:
-        """Return the data labelled by the teacher, see `label_by_teacher`; labelled data is returned unchanged."""
+        """Return the data labeled by the teacher, see `label_by_teacher`; labeled data is returned unchanged."""
         if ROW in data.column_names:
             return data
         return label_by_teacher(self.teacher, data)
@@ -152,26 +152,26 @@ class Teaching:
         if self.explainer == NONE or self.weight == 0:
             return (CrossEntropy(),)
         learns = self.explainer == LEARNED
-        if learns and self.student_explainer != "parameterised_attention":
+        if learns and self.student_explainer != "parameterized_attention":
             raise ExpoundError(
-                f"an explainer is learned through a student's parameterised_attention, not {self.student_explainer}"
+                f"an explainer is learned through a student's parameterized_attention, not {self.student_explainer}"
             )
         name, compute_values = self.explainer, _compute_explanations
         if learns:
             name, compute_values = "untrained", _compute_head_logits
-        method = make_static_explainer(name, self.teacher, self.normaliser)
+        method = make_static_explainer(name, self.teacher, self.normalizer)
         if isinstance(method, torch.nn.Module):
             method.to(self.teacher.device)
         layers: Literal["all", "last"] = "all"
-        if self.explainer in LAST or (isinstance(method, ParameterisedAttention) and method.layers == "last"):
+        if self.explainer in LAST or (isinstance(method, ParameterizedAttention) and method.layers == "last"):
             layers = "last"
         compute = partial(compute_values, self.teacher, method)
         scaffolding = Scaffolding(
             method=self.explainer,
             teacher_outputs=teacher_outputs(self.teacher, data, compute, folder),
-            teacher=method if learns and isinstance(method, ParameterisedAttention) else None,
+            teacher=method if learns and isinstance(method, ParameterizedAttention) else None,
             weight=default_weight(method) if self.weight is None else self.weight,
-            normaliser=self.normaliser,
+            normalizer=self.normalizer,
             student_explainer=self.student_explainer,
             layers=layers,
             special_tokens=getattr(method, "special_tokens", True),
@@ -185,7 +185,7 @@ class Teaching:
 
 
 def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:
-    """Return a student's `simulatability` on labelled data, and the task's figures against people's labels."""
+    """Return a student's `simulatability` on labeled data, and the task's figures against people's labels."""
     data, task = align_labels(model, data), model.task.name
     predicted, gold = predict_answers(model, data), restore_gold(data)
     figures = {"simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(data))}

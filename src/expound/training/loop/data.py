@@ -61,7 +61,7 @@ def sample_evenly(data: Dataset, count: int) -> Dataset:
 
 
 def shuffle_by_length(sizes: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[int]:
-    """Return the order of examples in an epoch: shuffled, with neighbours of similar length."""
+    """Return the order of examples in an epoch: shuffled, with neighbors of similar length."""
     # The order depends on (seed, epoch) alone, not on a generator's state, so that a resumed run sees the same batches.
     generator = StepContext(seed, epoch).generator("order")
     order: list[int] = get_length_grouped_indices(list(sizes), batch_size, generator=generator)

@@ -43,7 +43,13 @@ from expound.training.loop.starting_model import (
 from expound.training.loop.trainer import ObjectiveTrainer
 
 logger = logging.getLogger(__name__)
-OUTCOME_OPTIONS = ("early_stopping_patience", "early_stopping_threshold", "masked_share", "head_rate", "head_dropout")
+OUTCOME_OPTIONS = (
+    "early_stopping_patience",
+    "early_stopping_threshold",
+    "masked_share",
+    "head_lr_multiplier",
+    "head_dropout",
+)
 """Options that change the outcome and are not among the Trainer's arguments."""
 IDLE_SHARE, IDLE_EXPLANATIONS = 0.01, 0.2
 """A term below this share of the task's gradient, and dev explanations above this share without order, are reported."""
@@ -196,7 +202,7 @@ def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[O
     if constant is not None and constant > IDLE_EXPLANATIONS:
         yield (
             f"{constant:.0%} of the dev explanations have equal scores for all words, which rank nothing: try the "
-            "normaliser softmax, or a lower learning rate"
+            "normalizer softmax, or a lower learning rate"
         )
 
 

@@ -69,7 +69,7 @@ class RunOptions:
         "Share of training examples with randomly masked tokens, so that the model learns to read incomplete texts.",
         {"min": 0, "max": 1},
     ] = 0.0
-    head_rate: Annotated[
+    head_lr_multiplier: Annotated[
         float | None, "Learning rate of the head, as a multiple of the encoder's. Default: the method's, or 1."
     ] = None
     head_dropout: Annotated[
@@ -128,10 +128,14 @@ class RunOptions:
     def forbid_model_options(self) -> None:
         """Raise ExpoundError for options that change the model, in a run that only explains it."""
         changes_head = (
-            self.head_rate not in (None, 1) or self.head_dropout is not None or self.head_activation is not None
+            self.head_lr_multiplier not in (None, 1)
+            or self.head_dropout is not None
+            or self.head_activation is not None
         )
         if self.masked_share or changes_head:
-            raise ExpoundError("the explained model stays as it is: masked_share, head_rate, head_dropout do not apply")
+            raise ExpoundError(
+                "the explained model stays as it is: masked_share, head_lr_multiplier, head_dropout do not apply"
+            )
 
     def fill_defaults(self, arguments: Mapping[str, Any], **defaults: Any) -> RunOptions:
         """Return the options with defaults for those that are None; `arguments` yield to the options' own."""

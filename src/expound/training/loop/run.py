@@ -181,6 +181,6 @@ def find_flaws(checkpoint: Path) -> Iterator[str]:
             yield f"{path.name}: {error}"
     archives = {checkpoint / name for name in ARCHIVES} | set(checkpoint.glob("rng_state*.pth"))
     for path in sorted(archives):
-        # A zip archive's directory is at its end: a truncated file is not recognised as one.
+        # A zip archive's directory is at its end: a truncated file is not recognized as one.
         if not is_zipfile(path):
             yield f"{path.name} is missing or damaged"

@@ -49,8 +49,8 @@ class ObjectiveTrainer(TermTrainer):
         args: the Trainer's arguments; with `train_sampling_strategy="group_by_length"` the order of batches depends
             on (seed, epoch) alone, so that resumed runs see the same batches.
         objectives: the terms of the loss.
-        options: used are `masked_share` (see `mask_random_tokens`), `head_rate` (see `set_head_learning_rate`),
-            `log_gradient_norms` and early stopping.
+        options: used are `masked_share` (see `mask_random_tokens`), `head_lr_multiplier` (see
+            `set_head_learning_rate`), `log_gradient_norms` and early stopping.
         kwargs: further arguments of the Trainer, such as `train_dataset`, `eval_dataset`, `callbacks`.
     """
 
@@ -122,8 +122,8 @@ class ObjectiveTrainer(TermTrainer):
         # The Trainer may call this several times; only the first call makes the optimizer.
         is_new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
-        if is_new and self.options.head_rate not in (None, 1):
-            set_head_learning_rate(optimizer, self.explained.model, self.options.head_rate)
+        if is_new and self.options.head_lr_multiplier not in (None, 1):
+            set_head_learning_rate(optimizer, self.explained.model, self.options.head_lr_multiplier)
         return optimizer
 
     @staticmethod

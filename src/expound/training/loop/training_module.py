@@ -36,7 +36,7 @@ class TrainingModule(nn.Module):
         if not names or len(set(names)) < len(names):
             raise ExpoundError(f"expected objectives with different names, got: {', '.join(names) or 'none'}")
         for objective in objectives:
-            # Masking would change the hash by which a student's held-out examples are recognised.
+            # Masking would change the hash by which a student's held-out examples are recognized.
             if masked_share and objective.companion is not None:
                 raise ExpoundError(f"{objective.name} knows its examples by their words: set masked_share to 0")
         self.explained = explained
@@ -108,7 +108,7 @@ class TrainingModule(nn.Module):
     def _share_of(self, objective: Objective, *, training: bool) -> float:
         """Return the share of a batch that an objective is computed on."""
         if training:
-            return objective.share
+            return objective.batch_fraction
         # The task's loss is computed on all rows; so is every term of a loss without it, as the terms choose the epoch.
         has_task_loss = any(isinstance(each, CrossEntropy) for each in self.objectives)
         if isinstance(objective, CrossEntropy) or not has_task_loss:

@@ -1,4 +1,4 @@
-"""Normalised comprehensiveness and sufficiency, on a scale from an empty text to the whole text.
+"""Normalized comprehensiveness and sufficiency, on a scale from an empty text to the whole text.
 
 x₀ is the input with all content erased in the same way as the rest, and d₀ = max(0, p(x) − p(x₀)) + ε. A budget scores
 1 − max(0, p(x) − p(top alone)) / d₀ for sufficiency and max(0, p(x) − p(x without the top)) / d₀ for comprehensiveness,
@@ -15,23 +15,23 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.metrics.faithfulness.erasure import OverBudgets, Probability, compute_drops
+from expound.metrics.faithfulness.erasure import AveragedErasure, Probability, compute_drops
 
 EPSILON = 1e-4
 """Guards the division: if the model answers x₀ like x, a drop above this counts as the largest possible one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalisedComprehensiveness(OverBudgets):
+class NormalizedComprehensiveness(AveragedErasure):
     """Share of the possible drop that is caused by removing the top, averaged over budgets."""
 
     card: ClassVar = MetricCard(
-        name="normalised_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
+        name="normalized_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
         equation=r"\frac{p(x) - p(x \setminus \text{top}_k)}{p(x) - p(\emptyset)}",
         computed="Comprehensiveness as a share of the largest drop: the one to ∅, the text without anything but "
         "special tokens. Drops below 0 count as 0, shares above 1 as 1, and the value is the mean over five budgets "
-        "(1, 5, 10, 20 and 50 % of the tokens, `budgets`). {p} {tokens} {removed}",
+        "(1, 5, 10, 20 and 50 % of the tokens, `fractions`). {p} {tokens} {removed}",
         read="From 0 to 1. 0.40: on average, removing the top causes 40 % of the largest drop. If the model answers ∅ "
         "as it answers x, any drop above 0.0001 counts as 1. {control}",
         use="The model is very confident for some texts and hardly for others, and all texts should count equally.",
@@ -48,19 +48,19 @@ class NormalisedComprehensiveness(OverBudgets):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalisedSufficiency(NormalisedComprehensiveness):
+class NormalizedSufficiency(NormalizedComprehensiveness):
     """Share of the possible drop that the top alone prevents; unlike in `sufficiency`, higher is better."""
 
     card: ClassVar = MetricCard(
-        name="normalised_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
+        name="normalized_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
         equation=r"1 - \frac{p(x) - p(\text{top}_k)}{p(x) - p(\emptyset)}",
         computed="The share of the largest drop that the top alone prevents; the largest drop is the one to ∅, the "
         "text without anything but special tokens. Mean over five budgets (1, 5, 10, 20 and 50 % of the tokens, "
-        "`budgets`). {p} {tokens} {removed}",
+        "`fractions`). {p} {tokens} {removed}",
         read="From 0 to 1, and unlike in `sufficiency` higher is better. 1: the top alone is enough at every budget. "
         "{control}",
-        use="As `normalised_comprehensiveness`, for sufficiency.",
+        use="As `normalized_comprehensiveness`, for sufficiency.",
         avoid="Do not use it when the model gives the class the same probability without any text, or in one column "
         "with `sufficiency`, whose lower values are better.",
     )  # fmt: skip

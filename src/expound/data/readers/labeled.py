@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled(DividedFile):
+class Labeled(DividedFile):
     """Reads `LABEL text` lines; the classes are the labels of the file, sorted. Equal texts share a split.
 
     Args:
@@ -25,15 +25,15 @@ class Labelled(DividedFile):
     """
 
     card: ClassVar[DataCard] = DataCard(
-        name="labelled", what="any classification in a plain text file, such as the customer reviews of Hu and Liu",
-        form="labelled:FILE, a line is LABEL text; divided by a hash of text and seed, split all is everything",
+        name="labeled", what="any classification in a plain text file, such as the customer reviews of Hu and Liu",
+        form="labeled:FILE, a line is LABEL text; divided by a hash of text and seed, split all is everything",
         source="yours; Hu and Liu 2004", licence="the file's",
-        example="labelled:corpora/customer-reviews.txt?skip_empty=true",
+        example="labeled:corpora/customer-reviews.txt?skip_empty=true",
     )  # fmt: skip
     skip_empty: bool = False
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
-        """Return the labelled lines, divided by their texts."""
+        """Return the labeled lines, divided by their texts."""
         pairs = list(_read_pairs(path, self.skip_empty))
         names = sorted({label for label, _ in pairs})
         rows = [(text, make_row((text, None)) | {"label": names.index(label)}) for label, text in pairs]

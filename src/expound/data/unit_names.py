@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Literal
 
-Granularity = Literal["word", "token", "sentence", "paragraph", "source"]
+UnitName = Literal["word", "token", "sentence", "paragraph", "source"]

@@ -18,11 +18,11 @@ from expound.explainers.learned.learned_attention import (
 )
 from expound.models import Batch, ExplainedModel, Outputs
 
-Normaliser = Literal["sparsemax", "softmax", "entmax15", "none"]
+Normalizer = Literal["sparsemax", "softmax", "entmax15", "none"]
 Layers = Literal["all", "last"]
 
 
-class ParameterisedAttention(LearnedAttention):
+class ParameterizedAttention(LearnedAttention):
     """softmax_m(Σ_h λ_h s^h_m), λ over the heads of all layers together (Fernandes et al. 2022, eq. 11). Unsigned.
 
     s^h_m is the mean over queries of head h's scaled logits before the softmax. Special tokens count as queries, and
@@ -31,14 +31,14 @@ class ParameterisedAttention(LearnedAttention):
     Args:
         n_layers: number of layers of the models to explain.
         n_heads: number of heads of each layer.
-        normaliser: the function from `coefficients` to λ: `sparsemax`, `softmax`, `entmax15`, or the
+        normalizer: the function from `coefficients` to λ: `sparsemax`, `softmax`, `entmax15`, or the
             identity (`none`). All heads have equal weight before training.
         layers: use the heads of `all` layers or of the `last` one.
         special_tokens: give special tokens scores, as in the paper; otherwise the softmax is over content only.
     """
 
     card: ClassVar = MethodCard(
-        name="parameterised_attention", family="learned", differentiable=True, cost="F", paper="Fernandes et al. 2022",
+        name="parameterized_attention", family="learned", differentiable=True, cost="F", paper="Fernandes et al. 2022",
         learned=True, unit="share of attention",
         equation=r"s_m = \text{softmax}_m \left( \sum_h \lambda_h \, s^h_m \right)",
         use="Trained with `expound train smat`, it shows which heads teach a student best.",
@@ -49,32 +49,32 @@ class ParameterisedAttention(LearnedAttention):
         self,
         n_layers: int,
         n_heads: int,
-        normaliser: Normaliser = "sparsemax",
+        normalizer: Normalizer = "sparsemax",
         layers: Layers = "all",
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
-        if normaliser != "none" and normaliser not in NORMS:
-            raise unknown("normaliser", normaliser, (*NORMS, "none"))
+        if normalizer != "none" and normalizer not in NORMS:
+            raise unknown("normalizer", normalizer, (*NORMS, "none"))
         check_choice("layers", layers, get_args(Layers))
-        self.normaliser, self.layers, self.special_tokens = normaliser, layers, special_tokens
+        self.normalizer, self.layers, self.special_tokens = normalizer, layers, special_tokens
         used = n_layers if layers == "all" else 1
         # Any constant start gives a uniform λ: untrained, the scores are the mean over heads.
         self.coefficients = nn.Parameter(torch.full((used, n_heads), 1 / (used * n_heads)))
 
     @classmethod
     def for_model(
-        cls, model: ExplainedModel, layers: Layers = "all", normaliser: Normaliser = "sparsemax", **options: Any
+        cls, model: ExplainedModel, layers: Layers = "all", normalizer: Normalizer = "sparsemax", **options: Any
     ) -> Self:
         """Return the explainer for a model, untrained: the mean over the heads of all layers or of the last."""
-        return cls(*model.attention_shape, normaliser, layers, **options)
+        return cls(*model.attention_shape, normalizer, layers, **options)
 
     def head_weights(self) -> Tensor:
-        """Return λ [N, H], or [1, H] for the last layer; it sums to 1 unless `normaliser` is `none`."""
-        if self.normaliser == "none":
+        """Return λ [N, H], or [1, H] for the last layer; it sums to 1 unless `normalizer` is `none`."""
+        if self.normalizer == "none":
             return self.coefficients
-        # One normaliser over the heads of all layers together, as in the paper; per layer it is another explainer.
-        return NORMS[self.normaliser](self.coefficients.flatten(), -1).view_as(self.coefficients)
+        # One normalizer over the heads of all layers together, as in the paper; per layer it is another explainer.
+        return NORMS[self.normalizer](self.coefficients.flatten(), -1).view_as(self.coefficients)
 
     def head_logits(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """Return the mean logits s [B, N, H, L]; they do not depend on the coefficients, so they can be cached."""
