@@ -14,7 +14,7 @@ HEAD = """# Papers
 
 The training methods of `expound train`, by paper, and their differences to the paper. The same sentences are in
 `expound train METHOD --help` and in the record of each run (`expound_run.json`). Default values are for short runs on
-small data; `--preset paper` gives the paper's. The study files for the papers' tables
+small data; `--preset paper` gives the paper's. The studies of the papers' tables
 are in [papers/](../papers/README.md), the results in [papers/results/](../papers/results/index.md).
 """
 
