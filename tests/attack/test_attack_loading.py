@@ -17,6 +17,7 @@ import expound
 from attacked import record_outcomes
 from commands import save_model
 from expound import ExpoundError
+from expound.cli import main
 from expound.models.loading.checkpoint import check_implementations
 from expound.models.loading.gguf import load_gguf
 from gguf_files import Type, write_llama
@@ -243,3 +244,10 @@ def test_numbers_of_a_gguf_file_that_its_tensors_contradict_are_refused(tmp_path
             file.write_bytes(original[:end])
             require_refused(file, "model.gguf", task="generation")
             counts.update(cases=1, refused=1)
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 32, 1 << 63, 1 << 200])
+def test_a_seed_that_no_generator_takes_is_told_in_one_line(seed, tmp_path, capsys):
+    words = ["train", "baseline", "--config", "tiny", "--data", "generated?size=32", "--device", "cpu"]
+    assert main([*words, "--seed", str(seed), "--output-dir", str(tmp_path / "run")]) == 2
+    assert "expected a seed from 0 to 4294967295" in capsys.readouterr().err

@@ -96,6 +96,8 @@ class RunOptions:
     overwrite: Annotated[bool, "Replace another run in the output folder."] = False
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 32:
+            raise ExpoundError(f"expected a seed from 0 to {(1 << 32) - 1}, got {self.seed}")
         if self.device not in (None, "cpu", "cuda"):
             raise ExpoundError(
                 f"expected the device cpu or cuda, got {self.device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs"
