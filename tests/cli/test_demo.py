@@ -27,7 +27,7 @@ def test_methods_find_the_planted_evidence(tmp_path, capsys, monkeypatch):
     shown = captured.out
     assert re.fullmatch(r"the demo took \d+ (s|min)", captured.err.splitlines()[-1])
     table = pd.read_csv(tmp_path / "comparison" / "table.csv").set_index("method")
-    auc = table["auc_mean"]
+    auc = table["rationale_auc_mean"]
     assert auc["integrated_gradients"] >= 0.85
     assert auc["occlusion"] >= 0.85
     assert abs(auc["random"] - 0.5) < 0.05

@@ -134,4 +134,4 @@ def test_the_runner_knows_both_options():
     for command in ("explain", "compare"):
         help_text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
         assert "--allow-nan" in help_text
-        assert "--allow-incomplete-weights" in help_text
+        assert "--allow-incomplete" in help_text

@@ -72,7 +72,7 @@ AllowNan = Annotated[
     bool, typer.Option("--allow-nan", help="Skip and count examples whose scores are not finite, instead of stopping.")
 ]
 Incomplete = Annotated[
-    bool, typer.Option("--allow-incomplete-weights", help="Accept a checkpoint with missing or unexpected weights.")
+    bool, typer.Option("--allow-incomplete", help="Accept a checkpoint with missing or unexpected weights.")
 ]
 Template = Annotated[
     str | None,

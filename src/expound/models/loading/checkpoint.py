@@ -231,7 +231,7 @@ def check_weights(
                 shown += f" and {len(keys) - 1} more"
             raise ExpoundError(
                 f"{name} {what} ({shown}): an explanation of what is left means nothing; "
-                "allow_incomplete_weights=True (--allow-incomplete-weights) explains it all the same"
+                "allow_incomplete_weights=True (--allow-incomplete) explains it all the same"
             )
     # Quantized weights are integers by design; others would be converted silently.
     if not getattr(model.config, "quantization_config", None):
