@@ -71,7 +71,7 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
 
 
 def test_every_layer_is_judged_and_the_last_is_the_method(model, data, results):
-    spec = f"auc{WHOLE}"
+    spec = f"rationale_auc{WHOLE}"
     explainers = {name: name for name in ("attention_last", "attention_rollout", "input_x_gradient")}
     metrics = [spec, "aopc_sufficiency"]
     frame = plausibility_by_layer(model, data, explainers, metrics, "label", 0, special_tokens=True).set_index(

@@ -63,7 +63,7 @@ def package(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text(
         "[expound.explainers]\nmine = plugged:Mine\nrandom = plugged:Mine\nbroken = plugged:Nowhere\n"
         "other_id = plugged:Mine\nbare = plugged:Bare\nabsent = plugged_without:Part\n"
-        "[expound.metrics]\nfew = plugged:Few\nauc = plugged:Few\n"
+        "[expound.metrics]\nfew = plugged:Few\nrationale_auc = plugged:Few\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     find_installed.cache_clear()

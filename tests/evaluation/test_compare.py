@@ -187,7 +187,7 @@ def test_one_name_for_two_is_no_name(model_folder, data):
     with pytest.raises(expound.ExpoundError, match=r"two methods are called integrated_gradients.*ID\?NAME=VALUE"):
         expound.compare(model, few, two, ["sufficiency"])
     with pytest.raises(expound.ExpoundError, match="two metrics are called sufficiency"):
-        expound.compare(model, few, ["random"], [expound.metric("sufficiency", k=k) for k in (0.1, 0.5)])
+        expound.compare(model, few, ["random"], [expound.metric("sufficiency", fraction=each) for each in (0.1, 0.5)])
     found = expound.compare(model, few, {"few": two[0], "more": two[1]}, ["sufficiency"] * 2)
     assert list(found.to_pandas().index) == ["few", "more"]
     assert len(expound.compare(model, few, ["random", "random"], ["sufficiency"]).results) == 4

@@ -56,6 +56,9 @@ def record_attempt(request: Request, *, is_right: bool) -> None:
 
 def check_secret(request: Request, given: str, secret: str) -> bool:
     """Return whether a client gave the right secret; see `require_attempt` and `record_attempt`."""
+    # A form that broke off before its token is no attempt to guess one.
+    if not given:
+        return False
     require_attempt(request)
     is_right = is_equal_secret(given, secret)
     record_attempt(request, is_right=is_right)

@@ -52,7 +52,7 @@ class Reagent(Explainer):
     fraction: float = 0.3
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="reagent", label="ReAGent", family="perturbation", cost="(steps + 1) F", paper="Zhao and Shan 2024",
+        name="reagent", label="ReAGent", family="perturbation", cost="(n_steps + 1) F", paper="Zhao and Shan 2024",
         unit="share of importance",
         equation=r"\zeta_i \mathrel{+}= \text{logit}(\frac{1}{2} + \frac{1}{2} (\pm \delta)), \; s = "
         r"\text{softmax}(\zeta)",

@@ -205,11 +205,14 @@ def _encode_labels(model: HuggingFaceModel, rows: Rows) -> Tensor:
     Raises:
         ExpoundError: a name that the model does not have, or what is neither a name nor a number.
     """
-    labels = []
+    labels: list[Any] = []
     for row in rows:
         label = row["label"]
         if isinstance(label, str):
             label = model.label_id(label)
+        if model.config.problem_type == "multi_label_classification" and np.shape(label) == (len(model.labels),):
+            labels.append([float(value) for value in label])
+            continue
         if np.ndim(label) or not isinstance(label, SupportsFloat):
             raise ExpoundError(f"expected one label per example, a name or a number, got {label!r:.80}")
         value = float(label)

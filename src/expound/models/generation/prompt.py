@@ -31,6 +31,7 @@ class Prompt:
         names: a name per text.
         is_source: whether each text is a source.
         special: whether the tokenizer adds special tokens (chat templates write them themselves).
+        is_raw: whether the prompt has no chat template, and may write special tokens itself.
     """
 
     template: Template
@@ -38,6 +39,7 @@ class Prompt:
     names: tuple[str, ...]
     is_source: tuple[bool, ...]
     special: bool
+    is_raw: bool = False
 
     @property
     def literal(self) -> list[int]:
@@ -45,7 +47,7 @@ class Prompt:
 
         Those are all texts in a chat; a prompt without a template may write special tokens itself, its sources not.
         """
-        return [number for number, is_source in enumerate(self.is_source) if is_source or not self.special]
+        return [number for number, is_source in enumerate(self.is_source) if is_source or not self.is_raw]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     arguments = _read_template_arguments(example, tokenizer, is_chat=is_chat)
     if not is_chat:
         prompt = placeholders.parse(contents[0], special=True)
-        return replace(prompt, special=not _begins_with_added_token(prompt, tokenizer))
+        return replace(prompt, special=not _begins_with_added_token(prompt, tokenizer), is_raw=True)
     documents = [{"title": name, "text": placeholders.insert(name, sources[name], True)} for name in missing]
     arguments["documents"] = documents or None
     rendered = _render_chat(tokenizer, example["messages"], contents, arguments)
