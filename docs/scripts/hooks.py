@@ -33,6 +33,7 @@ REPOSITORY = {
     "CODE_OF_CONDUCT.md": "contribute/conduct.md",
     "SECURITY.md": "contribute/security.md",
     "papers/README.md": "studies/index.md",
+    "people/README.md": "people/index.md",
     "examples/plugin/README.md": "contribute/plugin.md",
     "examples/plugin": "contribute/plugin.md",
     "papers/results": "results/index.md",
@@ -108,7 +109,7 @@ def on_config(config: Any) -> Any:
     files = sorted((PAPERS / "results").glob("*.md"))
     results = [f"results/{file.name}" for file in files if file.stem != "index"]
     config.nav = [
-        {"Start": ["index.md", "report.md", "data.md", "serving.md"]},
+        {"Start": ["index.md", "report.md", "data.md", "serving.md", "people/index.md"]},
         {"Your training": ["your_training.md", "citation_use.md"]},
         {"Concepts": pages_under("concepts")},
         {"Choose": ["choose.md", "limits.md", "precision.md", "reliability.md"]},
