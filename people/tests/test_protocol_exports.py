@@ -15,7 +15,7 @@ from expound_people.projects import find_project
 from expound_people.protocol.file import digest_protocol
 from participants import METHODS, answer_everything, create_planted_study, follow_link, go_to_main_part, protocol
 from sites import csrf
-from studies import project
+from studies import annotator, project, rank
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,8 @@ def test_methods_paragraph_figure_and_protocol_are_exported(study_site):
         "1 were left out as careless",
         "which left 3",
         digest_protocol(protocol()),
-        "For 4 of 6 examples",
-        "ranked 3 unnamed explanations",
+        "People ranked 3 unnamed explanations of each example, ties allowed, for 4 of 6 examples each",
+        "a linear mixed model",
         "Krippendorff's α = 1.00",
     ):
         assert part in text
@@ -94,11 +94,21 @@ def test_methods_paragraph_figure_and_protocol_are_exported(study_site):
     assert drawn.tag.endswith("svg")
 
 
-def test_a_study_without_a_protocol_lacks_its_exports(full_site):
-    project(full_site)
+def test_a_study_without_a_protocol_lacks_its_exports_and_tells_who_finished(full_site, chief):
+    links = project(full_site, people=("Ada", "Ben", "Eve"))
+    ada = annotator(full_site, links["Ada"])
+    rank(ada, 1, {"A": 1, "B": 2, "C": 3, "D": 4})
+    rank(ada, 2, {"A": 3, "B": 1, "C": 2, "D": 4})
     with full_site.application.storage.read_session() as session:
         found = find_project(session, "first")
         assert not {"people.csv", "raw.json", "protocol.yaml"} & set(get_exports(found))
         text = run_export(session, found, "methods.md")[1].decode()
-        assert "2 people took part by invitation." in text
+        assert "Of 3 people who were invited, 1 began and 0 answered everything; all answers are analysed." in text
+        # One person has no agreement, no interval clustered by person, and no mixed model.
+        assert "analysed by TrueSkill.\n" in text
+        assert json.loads(run_export(session, found, "results.json")[1])["people"]["finished"] == 0
         assert run_export(session, found, "figure.svg")[1].startswith(b"<?xml")
+    page = chief.get("/studies/first/results").text
+    assert "3 invited, 1 began, 0 finished; all answers count here" in page
+    assert "more answers needed" in page
+    assert "–</td>" not in page

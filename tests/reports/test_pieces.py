@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expound.reports.highlighted.pieces import cut_patches, cut_texts, scores_to_levels
+from expound.reports.highlighted.pieces import cut_patches, cut_response, cut_texts, scores_to_levels
 from expound.reports.records import Unit
 from reports.boards import explanation, image
 
@@ -74,3 +74,8 @@ def test_patches_are_in_rows():
 def test_texts_without_words_are_shown_as_they_are(text):
     item = explanation("x", texts=(text,), units=(), scores=np.zeros((1, 0)), tokens=(), token_scores=None, special=())
     assert "".join(piece.text for side in cut_texts(item) for piece in side) == text
+
+
+def test_white_space_at_the_edges_of_the_parts_of_a_response_belongs_to_none():
+    pieces = cut_response("One.\n\nTwo. \n ", [(0, 6), (6, 11), (11, 13)])
+    assert [(piece.text, piece.unit) for piece in pieces] == [("One.", 0), ("\n\n", None), ("Two.", 1), (" \n ", None)]

@@ -23,7 +23,7 @@ from expound_people.exports import get_exports, run_export
 from expound_people.items import make_marked_items, select_comparison_items
 from expound_people.kinds import KINDS
 from expound_people.origin import make_follow_up_commands
-from expound_people.participation import count_by_status, find_excluded, load_participations
+from expound_people.participation import count_people, find_excluded, load_participations
 from expound_people.protocol.admission import COMPLETE
 from expound_people.protocol.file import digest_protocol
 from expound_people.reporting import fit_effects
@@ -141,7 +141,7 @@ def show_results(request: Request, name: str) -> Response:
         project = projects.find_project(session, name)
         findings = compute_findings(session, project, find_excluded(session, project))
         model = fit_effects(session, project)
-        people = count_by_status(load_participations(session, project))
+        people = count_people(session, project)
         return render_page(
             request,
             "study_results",

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, selectinload
 
 from expound_people.analysis.quality import AnnotatorWork, Quality, assess_quality
@@ -48,6 +48,17 @@ def load_participations(session: Session, project: Project) -> list[Participatio
 def find_excluded(session: Session, project: Project) -> list[int]:
     """Return the ids of the annotators whose answers the analysis excludes."""
     return [entry.person.id for entry in load_participations(session, project) if not entry.is_included]
+
+
+def count_people(session: Session, project: Project) -> dict[str, int]:
+    """Count annotators by status, and as `flagged` the complete ones with a flag; without a protocol by progress."""
+    if project.protocol is None:
+        answers = select(func.count()).where(AnnotatorAnswer.annotator_id == Annotator.id).scalar_subquery()
+        counts = session.scalars(select(answers).where(Annotator.project_id == project.id)).all()
+        expected = len(project.items) * len(KINDS[project.kind].phases)
+        began, finished = sum(count > 0 for count in counts), sum(0 < expected <= count for count in counts)
+        return {"invited": len(counts), "began": began, "finished": finished}
+    return count_by_status(load_participations(session, project))
 
 
 def count_by_status(people: Sequence[Participation]) -> dict[str, int]:

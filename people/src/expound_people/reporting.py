@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from io import BytesIO
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from expound.data.provenance import to_json_value
 from expound.errors import ExpoundError
 from expound_people.analysis.mixed_model import MixedModel, Observation, fit_mixed_model
 from expound_people.kinds import AFTER, KINDS
-from expound_people.participation import Participation, count_by_status, find_excluded, load_participations
+from expound_people.participation import count_people, find_excluded, load_participations
 from expound_people.protocol.file import ChangePart, Protocol, digest_protocol, get_main_part, parse_protocol
 from expound_people.results import Findings, compute_findings, load_answers
 from expound_people.tables import AnnotatorAnswer, Project
@@ -24,7 +23,7 @@ TASK_TEXTS = {
     "rank": "ranked {screen} unnamed explanations of each example, ties allowed",
     "highlight": "marked the {unit}s that are evidence for the label in their view",
     "simulate": "predicted the model's answer before and after seeing an explanation",
-    "counterfactual": "was told the model's answer and predicted its answer to a changed version, before and after "
+    "counterfactual": "were told the model's answer and predicted its answer to a changed version, before and after "
     "seeing an explanation of the original",
 }
 
@@ -63,7 +62,7 @@ def to_results_json(session: Session, project: Project) -> bytes:
         "kind": project.kind,
         "protocol_sha256": None if project.protocol is None else digest_protocol(project.protocol),
         "origin": project.origin,
-        "people": count_by_status(load_participations(session, project)),
+        "people": count_people(session, project),
         "answers": findings.answers,
         "alpha": findings.alpha,
         "w_examples": findings.w_examples,
@@ -81,14 +80,13 @@ def to_results_json(session: Session, project: Project) -> bytes:
 
 def to_methods_paragraph(session: Session, project: Project) -> bytes:
     """Return a paragraph for a paper's section on methods, as Markdown."""
-    people = load_participations(session, project)
     findings = compute_findings(session, project, find_excluded(session, project))
     plan = parse_protocol(project.protocol) if project.protocol else None
     sentences = [
-        *_describe_people(people, plan, project),
+        *_describe_people(session, project, plan),
         *_describe_task(project, plan),
         *_describe_origin(project),
-        *_describe_analysis(project, findings),
+        *_describe_analysis(project, findings, fit_effects(session, project)),
     ]
     return (" ".join(sentences) + "\n").encode()
 
@@ -135,13 +133,16 @@ def _collect_observations(project: Project, answer: AnnotatorAnswer) -> list[Obs
     return []
 
 
-def _describe_people(people: Sequence[Participation], plan: Protocol | None, project: Project) -> list[str]:
+def _describe_people(session: Session, project: Project, plan: Protocol | None) -> list[str]:
+    counts = count_people(session, project)
     if plan is None:
-        return [f"{len(project.annotators)} people took part by invitation."]
-    counts = count_by_status(people)
+        return [
+            f"Of {counts['invited']} people who were invited, {counts['began']} began and {counts['finished']} "
+            "answered everything; all answers are analysed."
+        ]
     statuses = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()) if name != "flagged")
     platforms = {"prolific": "on Prolific", "mturk": "on Amazon Mechanical Turk", "open": "by an open link"}
-    included = sum(entry.is_included for entry in people)
+    included = sum(entry.is_included for entry in load_participations(session, project))
     screening = comprehension = ""
     if plan.screening:
         screening = "screening, "
@@ -162,7 +163,7 @@ def _describe_task(project: Project, plan: Protocol | None) -> list[str]:
     methods = project.methods
     screen, count = min(len(methods), main.screen), main.items or len(project.items)
     task = TASK_TEXTS[project.kind].format(screen=screen, unit=main.unit)
-    text = f"For {count} of {len(project.items)} examples, in random order, each person {task}."
+    text = f"People {task}, for {count} of {len(project.items)} examples each, in random order."
     if methods:
         scores = {
             "positive": "their positive scores",
@@ -208,26 +209,31 @@ def _describe_changes(project: Project, plan: Protocol | None) -> list[str]:
     ]
 
 
-def _describe_analysis(project: Project, findings: Findings) -> list[str]:
-    alpha = _format_number(findings.alpha)
+def _describe_analysis(project: Project, findings: Findings, model: MixedModel | None) -> list[str]:
+    """Describe the analyses whose results exist: few answers give no interval, no agreement and no mixed model."""
+    if not findings.answers:
+        return ["There are no answers yet."]
+    level, agreed = "nominal", "Second guesses agreed"
     if project.kind == "rank":
-        return [
-            "Rankings were analysed by TrueSkill, by the Bradley–Terry model with 95 % intervals clustered by person, "
-            "and by a linear mixed model of ranks with people and examples as crossed random effects; people agreed "
-            f"with Krippendorff's α = {alpha} (ordinal)."
-        ]
-    if KINDS[project.kind].is_simulation:
-        return [
+        level, agreed = "ordinal", "People agreed"
+        analyses = ["TrueSkill"]
+        if not any(math.isnan(row.low) for row in findings.strengths):
+            analyses.append("the Bradley–Terry model with 95 % intervals clustered by person")
+        if model is not None and model.converged:
+            analyses.append("a linear mixed model of ranks with people and examples as crossed random effects")
+        sentences = [f"Rankings were analysed by {'; '.join(analyses)}."]
+    elif KINDS[project.kind].is_simulation:
+        sentences = [
             "The gain is the share of right guesses with an explanation less that without, with 95 % intervals "
-            "bootstrapped over examples; normalized, it is divided by the largest possible gain. Second guesses "
-            f"agreed with Krippendorff's α = {alpha} (nominal)."
+            "bootstrapped over examples; normalized, it is divided by the largest possible gain."
         ]
-    return [
-        "Each method's scores were compared with the words that half of the people marked (AUC, average precision); "
-        f"people agreed with F1 = {_format_number(findings.f1)} and Krippendorff's α = {alpha} on "
-        f"{get_main_part(project.protocol).unit}s."
-    ]
-
-
-def _format_number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.2f}"
+    else:
+        agreed = f"Marks of {get_main_part(project.protocol).unit}s agreed"
+        sentences = [
+            "Each method's scores were compared with the words that half of the people marked (AUC, average precision)."
+        ]
+        if not math.isnan(findings.f1):
+            sentences.append(f"Two people's marks agreed with F1 = {findings.f1:.2f}.")
+    if not math.isnan(findings.alpha):
+        sentences.append(f"{agreed} with Krippendorff's α = {findings.alpha:.2f} ({level}).")
+    return sentences

@@ -77,7 +77,7 @@ def compare(
 
     Writes results.parquet (one row per example and method), table.csv, table.tex, attributions/ and report.html. To
     resume after an interruption, run it again with the same --output-dir. --against tests the difference of each
-    method and metric on the same examples, and writes difference.csv.
+    method and metric on the same examples, writes difference.csv, and begins the report with these differences.
 
     Example: expound compare --model my-model --data sst:data/sst --limit 200 --methods
     integrated_gradients,occlusion,random --output-dir comparison
@@ -137,4 +137,5 @@ def compare(
             before = compare_model(other, folder / "against")
         else:
             before = expound.Comparison.load(against)
+        comparison.to_html(folder / "report.html", against=before)
         show_difference(comparison.difference(before), folder, against, model)

@@ -75,8 +75,9 @@ def fit_mixed_model(observations: Sequence[Observation]) -> MixedModel:
     for number, (method, (low, high)) in enumerate(zip(methods, intervals, strict=True)):
         mean = float(fitted.fe_params.iloc[number])
         effects.append(Effect(method, mean, float(low), float(high), _test_difference(fitted, number, len(methods))))
-    # statsmodels sorts variance components by name, so they are looked up by name. Rounding can make one negative.
-    variances = np.maximum(fitted.vcomp, 0)
+    # statsmodels sorts variance components by name, so they are looked up by name. At the boundary the optimizer ends
+    # at a tiny number of either sign, which is a variance of 0.
+    variances = np.where(fitted.vcomp > 1e-8 * fitted.scale, fitted.vcomp, 0.0)
     deviations = dict(zip(model.exog_vc.names, np.sqrt(variances), strict=True))
     person, item = float(deviations["person"]), float(deviations["item"])
     return MixedModel(effects, person, item, float(np.sqrt(fitted.scale)), bool(fitted.converged))

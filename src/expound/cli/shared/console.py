@@ -43,17 +43,10 @@ def show_leaderboard(board: Leaderboard, folder: Path) -> None:
 def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str) -> None:
     """Print the differences between two named comparisons, and write them to difference.csv in the folder."""
     from expound.data.atomic_files import atomic_file
-    from expound.evaluation.compare.difference import summarize_difference
-    from expound.reports.table import Table
+    from expound.reports.tables.board_table import make_difference_table, summarize_difference
 
-    rows = []
-    for row in changes.to_dict("records"):
-        interval = f"{row['low']:+.3f}…{row['high']:+.3f}"
-        figures = (f"{row['before']:.3f}", f"{row['after']:.3f}", f"{row['difference']:+.3f}", interval)
-        rows.append((row["method"], row["metric"], *figures, f"{row['p']:.2g}"))
     console().print(f"before: {before}; after: {after}", markup=False, highlight=False)
-    head = ("method", "metric", "before", "after", "difference", "95 % interval", "p, Holm")
-    console().print(Table(head, rows, texts=2))
+    console().print(make_difference_table(changes))
     console().print(summarize_difference(changes), markup=False, highlight=False)
     with atomic_file(folder / "difference.csv") as fresh:
         changes.to_csv(fresh, index=False)

@@ -120,11 +120,33 @@ class Comparison:
         titles = self.titles
         return plot_curves([curve._replace(method=titles[curve.method]) for curve in curves])
 
-    def to_html(self, title: str = "Comparison of explanations") -> str:
-        """Return one self-contained page: sortable table, curves, and the same examples explained by every method."""
-        return render_report(
-            title, self.leaderboard, self._mean_curves(), self._example_views(), self.config, self._subject()
+    def to_html(
+        self,
+        path: str | Path | None = None,
+        *,
+        title: str = "Comparison of explanations",
+        against: Comparison | None = None,
+    ) -> str:
+        """Return one self-contained page: sortable table, curves, and the same examples explained by every method.
+
+        Args:
+            path: also write the page to this file.
+            title: the page's title.
+            against: an earlier comparison of the same examples; the page begins with what changed since.
+
+        Raises:
+            ExpoundError: `against` is about other examples, targets, methods and metrics.
+        """
+        changes = None if against is None else self.difference(against)
+        subject = self._subject()
+        if against is not None:
+            subject["before"] = against._subject().get("model", "another model")
+        page = render_report(
+            title, self.leaderboard, self._mean_curves(), self._example_views(), self.config, subject, changes
         )
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
 
     def save(self, directory: str | Path) -> Path:
         """Write `results`, `curves`, `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`.

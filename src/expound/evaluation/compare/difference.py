@@ -10,7 +10,7 @@ import pandas as pd
 
 from expound.data.readers.exchanges import EXCHANGE
 from expound.errors import ExpoundError
-from expound.reports.tables.leaderboard import LEVEL, Counts, Floats, bootstrap_intervals, draw_resamples
+from expound.reports.tables.leaderboard import CONTROL, Counts, Floats, bootstrap_intervals, draw_resamples
 from expound.reports.tables.significance import adjust_p_values, metric_summands, paired_test
 
 RESAMPLES = 2000
@@ -37,7 +37,7 @@ def compute_difference(new: JudgedResults, old: JudgedResults) -> pd.DataFrame:
 
     Columns: method, metric, before, after (means over the `examples` for which both are defined), difference, low,
     high (its 95 % bootstrap interval), p (two-sided paired bootstrap, Holm over all rows, at least 2^(1-n) for n
-    examples), examples.
+    examples; NaN for `random`, which is a control and not tested), examples.
 
     Raises:
         ExpoundError: other examples or targets, or no method and metric with the same settings in both.
@@ -60,13 +60,9 @@ def compute_difference(new: JudgedResults, old: JudgedResults) -> pd.DataFrame:
             after, before = _metric_values(new, method, metric), _metric_values(old, method, metric)
             rows.append({"method": method, "metric": metric} | compute_change(after, before, resamples))
     frame = pd.DataFrame(rows)
+    # A test of the control would cost the tests of the methods some of their power.
+    frame.loc[frame["method"].str.partition("?")[0] == CONTROL, "p"] = np.nan
     return frame.assign(p=adjust_p_values(frame["p"].tolist(), "holm"))
-
-
-def summarize_difference(frame: pd.DataFrame) -> str:
-    """Return in one sentence how many of the differences are significant."""
-    count = int((frame["p"] <= LEVEL).sum())
-    return f"{count} of {len(frame)} differences are significant (paired bootstrap over the same examples, Holm, 5 %)."
 
 
 def _question_key(row: Mapping[str, Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from expound.reports.highlighted import colors
-from expound.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_text, cut_texts, scores_to_levels
+from expound.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_response, cut_texts, scores_to_levels
 from expound.reports.table import Table, format_latex_table
 from expound.reports.text import escape_latex, shorten
 
@@ -71,7 +71,7 @@ def highlight_explanation(item: Explanation, rationale: Sequence[Spans | None] =
     response, best = list[Piece](), list[str]()
     if item.exchange is not None:
         spans = [target.value for target in item.targets if isinstance(target.value, tuple)]
-        response = cut_text(item.response, [item.exchange.extent(span) for span in spans])
+        response = cut_response(item.response, [item.exchange.extent(span) for span in spans])
         best = [f"{TOGETHER}: {format_best_units(item, None)}"]
         best += [f"{text}: {format_best_units(item, row)}" for row, text in enumerate(item.target_texts)]
     scores = np.concatenate([item.scores.sum(0, keepdims=True), item.scores])

@@ -68,6 +68,16 @@ def cut_text(
     return pieces
 
 
+def cut_response(text: str, extents: Sequence[Extent]) -> list[Piece]:
+    """Return a response cut into its parts; white space at the edges of a part belongs to none."""
+    trimmed = []
+    for start, end in extents:
+        # An underlined line break would be drawn as a dot on an empty line.
+        first = end - len(text[start:end].lstrip())
+        trimmed.append((first, first + len(text[first:end].rstrip())))
+    return cut_text(text, trimmed)
+
+
 def find_extents(item: Explanation, side: int) -> list[Extent]:
     """Return the characters of each unit in text number `side`, (0, 0) for units of other texts."""
     extents = []

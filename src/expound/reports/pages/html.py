@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -20,10 +20,13 @@ from expound.reports.highlighted.colors import LIGHT
 from expound.reports.highlighted.highlight import format_number, template_environment
 from expound.reports.highlighted.pieces import Spans
 from expound.reports.table import Table
-from expound.reports.tables.board_table import make_board_table
+from expound.reports.tables.board_table import make_board_table, make_difference_table, summarize_difference
 from expound.reports.tables.leaderboard import CONTROL, Leaderboard
 from expound.reports.tables.paper_table import PaperTable, format_caption, make_table
 from expound.reports.tables.verdict import find_leaders, format_verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEW = 5
 """The most curves that are readable in one chart."""
@@ -53,10 +56,12 @@ def render_report(
     examples: Sequence[ExampleView] = (),
     meta: Mapping[str, Any] | None = None,
     subject: Mapping[str, str] | None = None,
+    changes: pd.DataFrame | None = None,
 ) -> str:
     """Return the page; `meta` (configuration, versions, …) holds JSON-like values.
 
-    `subject` says what was explained, by name: the model, its data, its accuracy.
+    `subject` says what was explained, by name: the model, its data, its accuracy. `changes` from another model
+    (the columns of `compute_difference`) come first.
 
     It works offline, and without its script, which only sorts and filters. All values are escaped.
     """
@@ -66,6 +71,10 @@ def render_report(
     # Neighboring columns of one family share a heading.
     families = groupby(card.family.capitalize() for card in leaderboard.cards)
     groups = [(family, len(list(columns))) for family, columns in families]
+    difference = None
+    if changes is not None:
+        metrics = {card.name: card.title for card in leaderboard.cards}
+        difference = (summarize_difference(changes), make_difference_table(changes, titles | metrics))
     template = template_environment().get_template("report.html.j2")
     return template.render(
         title=title,
@@ -73,6 +82,7 @@ def render_report(
         board=leaderboard,
         table=replace(make_board_table(leaderboard, "Method"), groups=groups),
         verdict=format_verdict(leaderboard),
+        difference=difference,
         examples=examples,
         titles=titles,
         charts=make_charts(curves, titles, len(LIGHT.series), shown),

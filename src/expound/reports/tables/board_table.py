@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from expound.reports.table import Cell, Table, format_csv
-from expound.reports.tables.leaderboard import CHANCE, CONFIDENCE, Floats, Leaderboard
+from expound.reports.table import BOLD, Cell, Table, format_csv
+from expound.reports.tables.leaderboard import CHANCE, CONFIDENCE, LEVEL, Floats, Leaderboard
 from expound.reports.tables.verdict import format_verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ABSENT = "–"
 BEST = "the best of their column, or not significantly worse (paired bootstrap over the same examples, Holm, 5 %)"
@@ -104,3 +108,34 @@ def render_board_csv(board: Leaderboard) -> str:
     """Return one line per method: `method`, then `<metric>_mean`, `_low`, `_high`, `_count`; NaN is empty."""
     ends = {"_mean": board.mean, "_low": board.low, "_high": board.high, "_count": board.count}
     return format_csv("method", board.rows, [card.name for card in board.cards], ends)
+
+
+def make_difference_table(changes: pd.DataFrame, titles: Mapping[str, str] | None = None) -> Table:
+    """Return the table of what changed from one model to another, significant differences bold.
+
+    Args:
+        changes: the columns of `compute_difference`.
+        titles: of methods and metrics, by name; default: the names.
+    """
+    titles, rows = titles or {}, []
+    for row in changes.to_dict("records"):
+        cells = [
+            Cell(titles.get(row[name], row[name]), value=row[name], tip=row[name]) for name in ("method", "metric")
+        ]
+        cells += [Cell(f"{row[name]:.3f}", value=row[name]) for name in ("before", "after")]
+        change, rank = row["difference"], BOLD if row["p"] <= LEVEL else 0
+        cells.append(Cell(f"{change:+.3f}", rank, value=change))
+        cells.append(Cell(f"{row['low']:+.3f}…{row['high']:+.3f}", value=row["low"]))
+        cells.append(Cell(ABSENT if math.isnan(row["p"]) else f"{row['p']:.2g}", value=row["p"]))
+        rows.append(cells)
+    head = ("method", "metric", "before", "after", "difference", "95 % interval", "p, Holm")
+    return Table(head, rows, texts=2, keys=changes["method"].tolist())
+
+
+def summarize_difference(changes: pd.DataFrame) -> str:
+    """Return in one sentence how many of the differences are significant."""
+    p = changes["p"].dropna()
+    return (
+        f"{(p <= LEVEL).sum()} of {len(p)} differences are significant "
+        "(paired bootstrap over the same examples, Holm, 5 %)."
+    )

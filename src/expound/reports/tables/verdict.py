@@ -8,7 +8,7 @@ import numpy as np
 
 from expound.reports.tables.leaderboard import CHANCE, CONTROL, Leaderboard
 
-NAMED, MOST_EXAMPLES = 4, 100_000
+NAMED, FEWEST_EXAMPLES, MOST_EXAMPLES = 4, 20, 100_000
 SHARES = ("", "", "half", "a third", "a quarter", "a fifth", "a sixth", "a seventh", "an eighth", "a ninth", "a tenth")
 
 
@@ -63,8 +63,9 @@ def _are_best(board: Leaderboard, rows: Sequence[int]) -> str:
 
 def _format_need(board: Leaderboard) -> str:
     """Return a sentence that says how many examples would separate the first two methods; empty if these could."""
-    need = board.separating
-    if not need > board.count[:, 0].max():
+    need, count = board.separating, board.count[:, 0].max()
+    # The variance of a difference is itself unknown from a few examples.
+    if count < FEWEST_EXAMPLES or not need > count:
         return ""
     if need > MOST_EXAMPLES:
         return f" More than {MOST_EXAMPLES:,} examples would be needed to separate the first two."

@@ -16,7 +16,7 @@ from expound.errors import ExpoundError
 from expound.explainers import number_units
 from expound.models import Batch, ExplainedModel
 from expound.models.generation.examples import prompt_to_row
-from expound.reports.highlighted.pieces import Piece, cut_text
+from expound.reports.highlighted.pieces import Piece, cut_response
 from expound.reports.records import Exchange, Extent, find_target_spans
 from expound.serve.explore.question import PREDICTED, Question
 
@@ -160,7 +160,7 @@ def cut_answer(batch: Batch, question: Question) -> list[Piece]:
     """Return the answer of a batch of one, cut into the parts that are explained."""
     exchange = get_exchange(batch)
     extents: list[Extent] = [exchange.extent(span) for span in find_target_spans(exchange, question.rows)]
-    return cut_text(exchange.response, extents)
+    return cut_response(exchange.response, extents)
 
 
 def find_removed_positions(batch: Batch, unit: UnitName, removed: Iterable[int]) -> Tensor:
