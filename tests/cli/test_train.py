@@ -78,6 +78,14 @@ def test_a_guided_run_says_its_weights_and_its_figures_before_training(tmp_path,
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for name in ("loss", "explanation", "accuracy"):
         assert f"{name}: {metrics[name]:.4f} (before training {first[f'eval_{name}']:.4f})" in lines
+    begun, again = str(tmp_path / "run"), str(tmp_path / "again")
+    assert main(["train", "er_joint", *SMALL, "--model", begun, "--output-dir", again]) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"what er_joint is for: rationale_auc on \d+ dev rows.* of the model before training", shown.out)
+    assert f"expound compare --model {again} --data 'generated?size=48' --split dev --against {begun}" in shown.err
+    (tmp_path / "again" / "config.json").unlink()
+    assert main(["explain", "a good film", "--model", again]) == 2
+    assert "the training was interrupted" in capsys.readouterr().err
 
 
 def read_history(folder):

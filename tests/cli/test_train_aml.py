@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pandas as pd
 
@@ -20,7 +21,16 @@ def test_a_masking_model_is_trained_for_a_model_and_compared_by_its_folder(tmp_p
     training = [*SMALL, "--model", model, "--metric", "comprehensiveness", *WEIGHTS, "--train-rows", "16"]
     capsys.readouterr()
     assert main(["train", "aml", *training, "--dev-rows", "6", "--output-dir", folder]) == 0
-    assert "comprehensiveness: " in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "comprehensiveness: " in shown.out
+    assert "mask_spread: " in shown.out
+    # the end of a run: what it changed, and how to go on
+    assert re.search(
+        r"what aml is for: comprehensiveness on \d+ dev rows.* of decompx_linear of the same model", shown.out
+    )
+    assert f"  expound explain TEXT --model {model} --methods attributive_masking:{folder}" in shown.err
+    assert main(["explain", "a good film", "--model", folder]) == 2
+    assert f"give the model that it explains, and --methods attributive_masking:{folder}" in capsys.readouterr().err
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
     settings = json.loads((tmp_path / "masking" / "config.json").read_text())
     assert settings["metric"] == "comprehensiveness?rounding=floor"

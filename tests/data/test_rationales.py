@@ -14,6 +14,7 @@ TEXT = "an art party with  art, at last"
         ([[3, 6], [8, 9]], ["art", "a"]),
         ([], []),
         (["art"], ["art", "art"]),
+        ("art party", ["art party"]),
         (["art party", "last"], ["art party", "last"]),
         ([0, 1, 1, 0, 0, 0, 1], ["art party", "last"]),
         ([False, True, False, False, True, False, False], ["art", "art,"]),
@@ -26,9 +27,10 @@ def test_spans_words_and_masks_are_read(value, marked):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("art", r"row 1: expected a rationale as characters as \[\[start, end\]"),
+        (7, r"row 1: expected a rationale as characters as \[\[start, end\]"),
         ([[3, 99]], "within 31 characters"),
         (["part"], "'part' does not occur"),
+        ("part", "'part' does not occur in the text as whole words; expected characters as"),
         (["ast"], "'ast' does not occur"),
         ([""], "does not occur"),
         ([0, 1], "each of the 7 words between white space, got 2 numbers"),

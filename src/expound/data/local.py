@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from expound.errors import ExpoundError
+
+CONFIG = "config.json"
 
 
 def looks_local(name: str) -> bool:
@@ -15,9 +18,37 @@ def looks_local(name: str) -> bool:
 
 
 def require_local_model(name: str) -> None:
-    """Raise ExpoundError if the name is a local path that does not exist; addresses of servers are no paths."""
-    if "://" not in name and looks_local(name) and not Path(os.path.expanduser(name)).exists():
+    """Raise ExpoundError if the name is a local path without a model; addresses of servers are no paths."""
+    if "://" in name:
+        return
+    folder = Path(os.path.expanduser(name))
+    if looks_local(name) and not folder.exists():
         raise ExpoundError(f"there is no model at {name}")
+    explainer = read_explainer_name(folder)
+    if explainer:
+        raise ExpoundError(
+            f"{name} holds an explainer, not a model: give the model that it explains, and "
+            f'--methods {explainer}:{name} (method="{explainer}:{name}")'
+        )
+    if not folder.is_dir() or (folder / CONFIG).exists():
+        return
+    if (folder / "results.parquet").exists():
+        raise ExpoundError(f"{name} holds a comparison, not a model: open {name}/report.html")
+    if (folder / "expound_run.json").exists():
+        raise ExpoundError(
+            f"{name} holds no finished model: the training was interrupted. The same command (expound train … "
+            f"--output-dir {name}) resumes it"
+        )
+
+
+def read_explainer_name(folder: Path) -> str | None:
+    """Return the id of the explainer that is saved in a folder, None if there is none."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    name = config.get("explainer") if isinstance(config, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def read_text(path: Path, option: str = "") -> str:

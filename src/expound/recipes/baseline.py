@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from expound.recipes.base import Recipe
 from expound.training import RunOptions
 from expound.training.loop.starting_model import Source
 
+logger = logging.getLogger(__name__)
 EQUATION = r"\text{CE}"
 USE = "First, and as the row that every other recipe is compared with."
 
@@ -35,7 +37,10 @@ def train_companion(
     Raises:
         Stopped: a signal stopped its training.
     """
+    place = folder.with_name(f"{folder.name}-{role}")
+    logger.warning("phase 1 of 2: the %s is trained, in %s", role, place)
     # a copy: the recipe trains the same model object afterwards
-    result = baseline().train(deepcopy(model), train, dev, folder.with_name(f"{folder.name}-{role}"), options)
+    result = baseline().train(deepcopy(model), train, dev, place, options)
     result.require_finished(f"the {role}'s training")
+    logger.warning("phase 2 of 2: the training that uses the %s, in %s", role, folder)
     return load(result.output_dir, device=result.model.device)

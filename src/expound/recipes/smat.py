@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,9 @@ from expound.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from expound.training.bilevel.students import Teaching
 from expound.training.loop.starting_model import Source
 
+logger = logging.getLogger(__name__)
+KNOWN = 0.995
+"""Agreement with the teacher at the first evaluation from which on the student has nothing to learn."""
 EQUATION = r"\min_{\phi} \text{loss of } S(\theta^\ast(\phi)) \text{ on held-out}"
 USE = "You want the explanation that teaches a student best."
 AVOID = "The student learns the task without explanations: nothing is left to gain."
@@ -83,7 +87,16 @@ class SmatRecipe(Recipe):
             )
             teacher = train_companion(folder, "teacher", model, train, dev, teacher_options)
         rows = train if self.size is None else train.select(range(min(self.size, len(train))))
-        return self.teaching(teacher).train_student(model, rows, dev, folder, resolved)
+        result = self.teaching(teacher).train_student(model, rows, dev, folder, resolved)
+        agreement = [entry["eval_simulatability"] for entry in result.history if "eval_simulatability" in entry]
+        if result.finished and agreement and agreement[0] >= KNOWN:
+            logger.warning(
+                "the student answers as the teacher does from the first evaluation on (%.4f), so explanations had "
+                "nothing to teach: start from a model that is not fine-tuned (as --model bert-base-uncased), or with "
+                "fewer rows (--student-size)",
+                agreement[0],
+            )
+        return result
 
 
 def smat(

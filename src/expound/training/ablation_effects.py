@@ -21,6 +21,7 @@ from expound.explainers.perturbation.context_cite import ContextCite
 from expound.models import Batch, ExplainedModel
 from expound.models.encoding.encode import make_batches
 from expound.models.loading.digest import digest_processor, digest_weights
+from expound.reports.progress import is_interactive
 from expound.training.loop.execute import StopAfterStep, TrainResult
 from expound.training.loop.options import RunOptions
 from expound.training.loop.run import HISTORY, TrainingRun
@@ -109,7 +110,7 @@ def _measure_effects(
     parts = [[row] for row in range(len(rows))]
     if model.task.name != "generation":
         parts = list(make_batches(model, rows))
-    for number, part in enumerate(tqdm(parts, disable=quiet, desc=folder.name)):
+    for number, part in enumerate(tqdm(parts, disable=quiet or not is_interactive(), desc=folder.name)):
         file = folder / f"{number:06}.safetensors"
         if stop.signal is not None:
             return False

@@ -52,8 +52,8 @@ def print_difference(
         other = recipe.make_control().train(start, train, dev, beside, options, arguments=arguments)
         other.require_finished("the control's training")
     rows = dev.shuffle(seed=0).select(range(min(JUDGED_ROWS, len(dev))))
-    after = _judge(result, rows, effect.explainer, effect.metric)
-    before = _judge(other, rows, effect.control or effect.explainer, effect.metric)
+    after = judge(result.model, result, rows, effect.explainer, effect.metric)
+    before = judge(other.model, other, rows, effect.control or effect.explainer, effect.metric)
     versus = f"{effect.control} of the same model" if recipe.keeps_model else "the control"
     console().print(describe_difference(effect.metric, after, before, versus), markup=False, highlight=False)
     if not recipe.keeps_model and "accuracy" in result.metrics:
@@ -121,12 +121,12 @@ def describe_difference(metric: str, after: Sequence[float], before: Sequence[fl
     )
 
 
-def _judge(result: TrainResult, rows: Dataset, spec: str, metric: str) -> list[float]:
+def judge(model: Any, result: TrainResult, rows: Dataset, spec: str, metric: str) -> list[float]:
     """Return the metric's value for each row, explained by the method of a spec in which {run} is the run's folder."""
     import expound
 
     method = spec.replace("{run}", str(result.output_dir))
-    compared = expound.compare(result.model, rows, {"explanation": method}, [metric], show_progress=False)
+    compared = expound.compare(model, rows, {"explanation": method}, [metric], show_progress=False)
     column = compared.results.sort_values("example")[expound.metric(metric).name]
     values: list[float] = column.to_list()
     return values

@@ -17,6 +17,7 @@ from expound.cli.shared.reading import say_columns, say_split_sizes
 from expound.cli.shared.stopping import set_stop_message
 from expound.cli.shared.threads import Threads, hidden_size, set_threads
 from expound.cli.train.control import print_difference, print_over_seeds, require_effect
+from expound.cli.train.next_steps import print_change, say_next_commands
 from expound.errors import ExpoundError, check_choice
 
 if TYPE_CHECKING:
@@ -142,18 +143,17 @@ def run(
     for seed, result in results.items():
         if not processes.is_main_process and result.finished:
             continue
-        # A recipe may take a sample of the dev rows that are given.
-        rows = _read_record(result)["config"].get("data", {}).get("dev", {}).get("rows", len(dev))
-        if search and result.finished:
-            print_search(result)
-        print_report(result, f"{dev_split} ({rows} rows)")
-        if recipe.name == "er_bound":
-            say_bounds(result)
+        print_report(result, dev_split, len(dev))
         if control:
             seeded = replace(run_options, seed=seed)
             values.append(print_difference(recipe, result, start, train, dev, seeded, trainer_args))
-    if processes.is_main_process and len(results) > 1:
-        print_over_seeds(recipe, list(results.values()), values)
+    if processes.is_main_process:
+        if len(results) > 1:
+            print_over_seeds(recipe, list(results.values()), values)
+        # A control run has told more already.
+        elif not control:
+            print_change(recipe, result, start, dev, run_options)
+        say_next_commands(recipe, result, start, data, dev_split)
 
 
 def make_seed_folders(seeds: str | None, folder: Path) -> dict[int, Path]:
@@ -211,11 +211,10 @@ def require_finished(result: TrainResult) -> None:
         raise typer.Exit(128 + (result.signal or 0))
 
 
-def print_search(result: TrainResult) -> None:
+def print_search(search: Mapping[str, Any]) -> None:
     """Print the runs of a search with their figures, and which one was chosen."""
     from expound.reports.table import Table
 
-    search = _read_record(result)["search"]
     rows = []
     for run in search["runs"]:
         values = {name: run[name] for name in search["chosen"]}
@@ -274,14 +273,23 @@ def _describe_best_epoch(result: TrainResult) -> str:
     epochs = [entry["epoch"] for entry in evaluations if entry["eval_loss"] == result.metrics.get("loss")]
     if not epochs:
         return ""
-    return f", best epoch {epochs[0]:g} of {evaluations[-1]['epoch']:g}"
+    last = evaluations[-1]["epoch"]
+    planned = _read_record(result)["config"].get("arguments", {}).get("num_train_epochs", 3)
+    # The last evaluation of a whole run can lie before its end, so half an epoch may be missing.
+    stopped = f" (stopped early: {planned:g} were planned)" if last < planned - 0.5 else ""
+    return f", best epoch {epochs[0]:g} of {last:g}{stopped}"
 
 
-def print_report(result: TrainResult, rows: str = "") -> None:
-    """Print the dev metrics below a line about the rows; exit with the signal's code if the run was stopped."""
+def print_report(result: TrainResult, split: str, count: int) -> None:
+    """Print a search's runs, and the metrics on `count` rows of a split; exit with the signal's code if stopped."""
     require_finished(result)
-    if rows:
-        console().print(f"{rows}{_describe_best_epoch(result)}{_describe_loss(result)}:", markup=False, highlight=False)
+    record = _read_record(result)
+    if "search" in record:
+        print_search(record["search"])
+    # A recipe may take a sample of the dev rows that are given.
+    rows = record["config"].get("data", {}).get("dev", {}).get("rows", count)
+    line = f"{split} ({rows} rows){_describe_best_epoch(result)}{_describe_loss(result)}:"
+    console().print(line, markup=False, highlight=False)
     before = next((entry for entry in _dev_evaluations(result) if entry.get("step") == 0), {})
     for name, value in result.metrics.items():
         line = f"{name}: –" if value is None else f"{name}: {value:.4f}"
@@ -291,3 +299,5 @@ def print_report(result: TrainResult, rows: str = "") -> None:
     if result.metrics.get("feasible") == 0:
         say("no epoch satisfied the bound: discard this run, and train with another seed or a larger bound")
     say(f"model: {Path(result.output_dir)}")
+    if record.get("recipe") == "er_bound":
+        say_bounds(result)

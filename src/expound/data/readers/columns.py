@@ -324,6 +324,9 @@ def _parse_json_cell(value: Any, where: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
+        # A cell that cannot be JSON is a phrase of the text.
+        if value.strip()[0] not in '[{"':
+            return value
         raise ExpoundError(f"{where}: expected spans as JSON, [[start, end], ...], got {value[:60]!r}") from None
 
 
@@ -331,14 +334,16 @@ def read_rationale(value: Any, text: str, where: str) -> list[list[int]]:
     """Return the marked characters of a text as a list of [start, end].
 
     Args:
-        value: a list of [start, end]; a list of words or phrases of the text, each marked wherever it occurs as whole
-            words; or a 0 or 1 for each word of the text, where neighboring marked words become one span.
+        value: a list of [start, end]; one or a list of words or phrases of the text, each marked wherever it occurs as
+            whole words; or a 0 or 1 for each word of the text, where neighboring marked words become one span.
         text: the text.
         where: the place of the row, for errors.
 
     Raises:
         ExpoundError: another form, spans outside the text, words that the text lacks, or a mask of another length.
     """
+    if isinstance(value, str):
+        value = [value]
     if not isinstance(value, list | tuple):
         raise ExpoundError(f"{where}: expected a rationale as {FORMS}, got {value!r:.80}")
     kinds = set(map(type, value))
@@ -357,7 +362,9 @@ def _find_phrases(phrases: Sequence[str], text: str, where: str) -> list[list[in
         # A mark of a short word must not reach into longer ones: "art" is no part of "party".
         places = list(re.finditer(rf"(?<!\w){re.escape(phrase.strip())}(?!\w)", text))
         if not places or not phrase.strip():
-            raise ExpoundError(f"{where}: the rationale's {phrase!r:.60} does not occur in the text as whole words")
+            raise ExpoundError(
+                f"{where}: the rationale's {phrase!r:.60} does not occur in the text as whole words; expected {FORMS}"
+            )
         for place in places:
             is_marked[slice(*place.span())] = [True] * len(place[0])
     characters = list(pairwise(range(len(text) + 1)))

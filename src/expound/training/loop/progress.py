@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from tqdm import tqdm
@@ -22,13 +23,27 @@ class ProgressBar(ProgressCallback):
             return
         if "loss" in logs:
             self.training_bar.set_postfix(loss=f"{float(logs['loss']):.4f}")
-        shown = []
-        for name, value in logs.items():
-            if name.startswith("eval_") and name.removeprefix("eval_") not in HIDDEN:
-                shown.append(f"{name.removeprefix('eval_')} {value:.4f}")
         # stdout belongs to a command's results; writing past the bar would also tear it.
-        if shown:
-            self.training_bar.write(f"epoch {logs.get('epoch', 0):.2f}: {', '.join(shown)}", file=sys.stderr)
+        if line := _describe_evaluation(logs):
+            self.training_bar.write(line, file=sys.stderr)
+
+
+class EvaluationLog(TrainerCallback):
+    """One line per evaluation, where nobody would see a bar move: in a log, or in a pipe."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Log an evaluation's figures."""
+        if state.is_world_process_zero and (line := _describe_evaluation(logs or {})):
+            logger.warning(line)
+
+
+def _describe_evaluation(logs: Mapping[str, Any]) -> str:
+    """Return an evaluation's figures in one line, empty for the logs of a step."""
+    shown = []
+    for name, value in logs.items():
+        if name.startswith("eval_") and name.removeprefix("eval_") not in HIDDEN:
+            shown.append(f"{name.removeprefix('eval_')} {value:.4f}")
+    return f"epoch {logs.get('epoch', 0):.2f}: {', '.join(shown)}" if shown else ""
 
 
 HIDDEN = {"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}

@@ -26,10 +26,11 @@ from expound.models import Batch, ExplainedModel
 from expound.models.layers.architecture import unwrap_adapter
 from expound.models.state import get_lock
 from expound.objectives import CrossEntropy, Objective
+from expound.reports.progress import is_interactive
 from expound.training.loop import evaluation
 from expound.training.loop.data import Collator, OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
 from expound.training.loop.options import RunOptions
-from expound.training.loop.progress import Forecast, ProgressBar, SlowStepWarning
+from expound.training.loop.progress import EvaluationLog, Forecast, ProgressBar, SlowStepWarning
 from expound.training.loop.term_trainer import TermTrainer
 from expound.training.loop.training_module import TrainingModule, require_recomputable
 
@@ -90,7 +91,7 @@ class ObjectiveTrainer(TermTrainer):
         # The Trainer's own callbacks print to stdout, which belongs to the results of a command.
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(ProgressBar)
+            self.add_callback(ProgressBar if is_interactive() else EvaluationLog)
             self.add_callback(SlowStepWarning)
             self.add_callback(Forecast)
         if self.options.early_stopping_patience is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,8 +25,9 @@ from expound.objectives.masking import masking_objectives
 from expound.training.loop.execute import StopAfterStep, TrainResult, execute
 from expound.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, get_changed_arguments, make_training_arguments
 from expound.training.loop.run import TrainingRun
-from expound.training.masking.trainer import MaskingTrainer
+from expound.training.masking.trainer import FLAT, MASK_SPREAD, MaskingTrainer
 
+logger = logging.getLogger(__name__)
 DEFAULT_MASKING_ARGUMENTS: Mapping[str, Any] = {
     "num_train_epochs": 10,
     "learning_rate": 4e-5,
@@ -110,7 +112,15 @@ def train_masking(
         return MaskingTrainer(model, args, masking, judges, options=options, callbacks=callbacks, **data)
 
     with freeze_weights(model), keep_modes(model), preserve_random_state():
-        return execute(run, args, options, make_trainer, lambda: model)
+        result = execute(run, args, options, make_trainer, lambda: model)
+    spread = result.metrics.get(MASK_SPREAD)
+    if args.should_save and spread is not None and spread < FLAT:
+        logger.warning(
+            "the masks are nearly the same for all words of a text (they differ by %.3f), so they rank little: train "
+            "for more epochs (--epochs), with a higher --learning-rate, or with another --sparsity-weight",
+            spread,
+        )
+    return result
 
 
 def make_masking_model(

@@ -26,6 +26,8 @@ from expound.training.loop.training_module import TrainingModule, stack_terms
 
 MEAN_MASK, COLLAPSE = "mean_mask", 0.02
 """The dev figure of the share that masks keep; a run stops below this value, and later above 1 minus this value."""
+MASK_SPREAD, FLAT = "mask_spread", 0.05
+"""The dev figure of the difference between an example's highest and lowest mask; below FLAT it ranks nothing."""
 
 
 class MaskCollapseError(ExpoundError):
@@ -80,7 +82,8 @@ class MaskingModule(TrainingModule):
 class MaskingTrainer(ObjectiveTrainer):
     """Trains a masking model on another model's predictions; labels are not used.
 
-    Evaluation computes `metrics` of the maps on the evaluation data, and `mean_mask`, the share that masks keep. Masks
+    Evaluation computes `metrics` of the maps on the evaluation data, `mean_mask`, the share that masks keep, and
+    `mask_spread`, by how much an example's masks differ. Masks
     that keep nothing stop the run, and so do masks that keep everything in its second half. Checkpoints and the final
     folder contain the masking model only.
 
@@ -120,7 +123,7 @@ class MaskingTrainer(ObjectiveTrainer):
         module = self.module
         module.eval()
         judged: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
-        judged[MEAN_MASK] = []
+        judged |= {MEAN_MASK: [], MASK_SPREAD: []}
         for inputs in dataloader:
             for name, values in self._evaluate_batch(module, self._prepare_inputs(inputs)["batch"]).items():
                 judged[name].append(self.accelerator.gather_for_metrics(values))
@@ -154,7 +157,9 @@ class MaskingTrainer(ObjectiveTrainer):
         with self.explained.cache_perturbed():
             for metric in self.metrics:
                 values[metric.name] = metric.evaluate(self.explained, batch, scores, target)[metric.name]
-        return values | {MEAN_MASK: scores.sum(1) / batch.content.sum(1)}
+        highest, lowest = (scores.masked_fill(~batch.content, edge) for edge in (-torch.inf, torch.inf))
+        spread = highest.amax(1) - lowest.amin(1)
+        return values | {MEAN_MASK: scores.sum(1) / batch.content.sum(1), MASK_SPREAD: spread}
 
     # -- files -------------------------------------------------------------------------------------------------------
 
