@@ -5,23 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from html import unescape
 
 import pytest
+import yaml
 
 from attacked import record_outcomes, scale_count
 from expound import ExpoundError
 from expound.cli import main
 from expound_people.projects import REPLACED_TOKEN_TIME, find_project
-from expound_people.protocol.file import BYTES, digest_protocol, parse_protocol
+from expound_people.protocol.file import BYTES, parse_protocol
 from expound_people.protocol.rehearsal import rehearse
 from expound_people.services import ANNOTATOR_COOKIE
 from expound_people.storage import Storage
 from expound_people.tables import Annotator, AnnotatorAnswer, AnnotatorStep, ReplacedToken, utc_now
-from participants import create_planted_study, follow_link, link, protocol
-from sites import TOKEN, admin, csrf, stranger
+from participants import answer, create_planted_study, follow_link, link, protocol, step
+from sites import admin, csrf, stranger
 from studies import annotator, letters, project, site
 
 pytestmark = pytest.mark.attack
@@ -156,21 +159,62 @@ def test_nul_is_refused_in_paths_queries_forms_and_imports(study_site):
             counts.update(cases=1)
 
 
-def test_templates_scripts_and_formulas_in_every_field_stay_text(study_site):
-    text = "{{7*7}}${7*7}<script>alert(1)</script>"
-    create_planted_study(study_site, protocol(title=json.dumps(text), thanks=json.dumps([text])))
-    chief = admin(study_site)
-    invited = {"csrf": csrf(chief.get("/studies/films")), "names": f"{text}\n＝1+1\n＠SUM(1)\n＋1\n－1\n=1+1"}
-    page = chief.post("/studies/films/invitations", data=invited)
+HOSTILE = "{{7*7}}${7*7}{0.__class__}%(x)s<script>alert(1)</script>"
+FREE = {"title", "question", "text", "agree", "choices", "accept", "answer", "statements", "ends", "thanks"}
+FREE |= {"feedback", "code"}
+"""Keys of a protocol whose texts are shown to people."""
+
+
+def make_hostile(value, key=""):
+    """The protocol with a hostile end of each text that people read; known examples keep their evidence."""
+    if isinstance(value, dict) and "evidence" not in value:
+        return {name: make_hostile(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [make_hostile(inner, key) for inner in value]
+    return f"{value} {HOSTILE}" if isinstance(value, str) and key in FREE else value
+
+
+def require_plain(page):
     assert page.status_code == 200
-    pages = [page, chief.get("/studies/films"), stranger(study_site).get(link(1))]
-    for shown in pages:
-        assert "<script>alert(1)" not in shown.text
-        assert "49" not in shown.text.replace(TOKEN, "").replace(digest_protocol(""), "").split("{{7*7}}")[1][:9]
-        assert "{{7*7}}${7*7}&lt;script&gt;" in shown.text
-    exported = chief.get("/studies/films/export/people.csv").text
-    names = [row["annotator"] for row in csv.DictReader(io.StringIO(exported))]
-    assert names == [text, "'＝1+1", "'＠SUM(1)", "'＋1", "'－1", "'=1+1"]
+    assert "<script>alert(1)" not in page.text
+    assert not re.search(r"49\$|}}49|class .str", page.text)
+    return unescape(page.text).count(HOSTILE)
+
+
+def test_templates_scripts_and_formulas_in_every_field_stay_text(tmp_path):
+    study_site = site(tmp_path, with_model=False)
+    plan = make_hostile(yaml.safe_load(protocol(recruiting="{platform: prolific, complete: {code: C1}}")))
+    plan["instructions"]["text"] = [HOSTILE]
+    create_planted_study(study_site, yaml.safe_dump(plan, allow_unicode=True))
+    with record_outcomes("templates in fields", "pages and files of a study") as counts:
+        client, page = follow_link(study_site, 1)
+        pages = {"start": stranger(study_site).get(link(2)), "consent": page}
+        for name, fields in (("consent", {"agree": ["0", "1"]}), ("screening", {"english": "0"}), ("instructions", {})):
+            pages[f"after {name}"] = step(client, name, **fields)
+        answer(client, pages["after instructions"], lambda colored: colored)
+        pages["comprehension"] = client.get("/annotate")
+        pages["example"] = step(client, "comprehension", q0="1")
+        while "explanation-A" in client.get("/annotate").text:
+            answer(client, client.get("/annotate"))
+        pages["questionnaire"] = client.get("/annotate")
+        given = {"trust-1": "5", "trust-2": "1", "comment": f"=1+1{HOSTILE}"}
+        pages["end"] = step(client, "questionnaire", **given)
+        chief = admin(study_site)
+        invited = {"csrf": csrf(chief.get("/studies/films")), "names": f"{HOSTILE}\n＝1+1\n＠SUM(1)\n＋1\n－1\n=1+1"}
+        pages["invitations"] = chief.post("/studies/films/invitations", data=invited)
+        pages["study"] = chief.get("/studies/films")
+        for name, shown in pages.items():
+            assert require_plain(shown) > (name == "example") - 1, name
+            counts.update(cases=1)
+        require_plain(chief.get("/studies/films/results"))
+        exported = chief.get("/studies/films/export/people.csv").text
+        rows = list(csv.DictReader(io.StringIO(exported)))
+        assert rows[0]["comment"] == f"'=1+1{HOSTILE}"
+        assert [row["annotator"] for row in rows[1:]] == [HOSTILE, "'＝1+1", "'＠SUM(1)", "'＋1", "'－1", "'=1+1"]
+        for file in ("answers.csv", "methods.md", "results.json", "raw.json", "figure.svg"):
+            content = chief.get(f"/studies/films/export/{file}").text
+            assert not re.search(r"49\$|}}49|class .str", content)
+            counts.update(cases=1)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import openai
+import pytest
 import torch
 
 import expound
@@ -21,7 +23,9 @@ from attacked import LONG, record_outcomes
 from chats import chatting
 
 CLIENTS = 50 if LONG else 20
-SECONDS = 120 if LONG else 6
+SECONDS = 40 if LONG else 6
+
+REQUESTS = 20_000
 API_TOKEN = "the-api-token-of-the-attack-0123456789"
 DOCUMENTS = {"town": "a moving film about a small town", "packages": "two women are holding packages ."}
 QUESTIONS = [f"{word} film about {n} towns" for n in range(8) for word in ("a", "dull", "moving", "small")]
@@ -115,13 +119,19 @@ def read_stream(answer):
     return text, scores
 
 
-def test_many_programs_at_once_get_their_own_answers(tmp_path):
+@pytest.fixture(scope="module")
+def chat_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chat") / "tiny"
     made = chatting(dtype=torch.float32)
-    made.model.save_pretrained(tmp_path / "tiny")
-    made.tokenizer.save_pretrained(tmp_path / "tiny")
-    answers = compute_answers(expound.load(tmp_path / "tiny", task="generation"))
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_many_programs_at_once_get_their_own_answers(chat_folder, tmp_path):
+    answers = compute_answers(expound.load(chat_folder, task="generation"))
     assert len({(text, *scores) for text, scores in answers.values()}) == len(QUESTIONS)
-    server, address = start_server(tmp_path / "tiny", tmp_path / "log")
+    server, address = start_server(chat_folder, tmp_path / "log")
     try:
         with record_outcomes("fifty programs at once", "the API") as counts, ThreadPoolExecutor(CLIENTS) as crowd:
             end, memory = time.monotonic() + SECONDS, []
@@ -136,5 +146,36 @@ def test_many_programs_at_once_get_their_own_answers(tmp_path):
         assert memory[-1] < GROWTH * memory[len(memory) // 2], memory
         server.send_signal(signal.SIGINT)
         assert server.wait(30) in (0, 130, -signal.SIGINT)
+    finally:
+        server.kill()
+
+
+def ask_briefly(client, number):
+    """Asks for an answer of one token; every fiftieth request has documents, whose citations are computed."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": f"question {number}"}], "max_tokens": 1}
+    if number % 50 == 0:
+        body["documents"] = [{"name": name, "text": f"{text} {number}"} for name, text in DOCUMENTS.items()]
+    if number % 10 == 0:
+        body["stream"] = True
+    client.post("chat/completions", json=body).raise_for_status()
+
+
+@pytest.mark.skipif(not LONG, reason="takes minutes")
+def test_memory_does_not_grow_over_many_requests(chat_folder, tmp_path):
+    server, address = start_server(chat_folder, tmp_path / "log")
+    memory, headers = [], {"authorization": f"Bearer {API_TOKEN}"}
+    try:
+        with (
+            record_outcomes("memory of many requests", "the API") as counts,
+            httpx.Client(base_url=f"{address}/", headers=headers, timeout=60) as client,
+        ):
+            for number in range(REQUESTS):
+                if number % (REQUESTS // 10) == 0:
+                    memory.append(resident_memory(server))
+                ask_briefly(client, number)
+            memory.append(resident_memory(server))
+            # The first tenth fills caches and pools.
+            assert memory[-1] < GROWTH * memory[1], memory
+            counts |= {"cases": REQUESTS, "MiB more at the end than after a tenth": round(memory[-1] - memory[1])}
     finally:
         server.kill()

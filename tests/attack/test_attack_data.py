@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
+import resource
 import tempfile
 from decimal import Decimal
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from sklearn.datasets import load_digits
 
 import expound
-from attacked import cases, record_outcomes
+from attacked import LONG, cases, record_outcomes
 from corpora import CORPORA
 from expound import ExpoundError
 from expound.data.readers import READERS
+from expound.reports.table import format_csv
 from expound.testing.readers import COLUMNS, check_canonical_row
+from forks import forge
 from samples import READER, SAMPLES, TEXTS, write_dataset
 from strange import TEXTS as STRANGE
 from strange import VALUES, edit_bytes, find_paths, replace_value
@@ -184,6 +192,90 @@ def test_parquet_of_other_types_is_read_as_rows_or_refused(tmp_path):
             counts["cases"] += 1
 
         attack()
+
+
+REPEATED, ONCE = "a film " * 140_000, "a film " * 1400
+GROWTH = 400 << 10
+"""KiB by which a process may grow that takes five rows of a file that holds gigabytes."""
+
+
+def write_repeated_text(file):
+    """One long text in every row, which a dictionary stores once."""
+    rows = 1500 if LONG else 500
+    pq.write_table(pa.table({"text": [REPEATED] * rows, "label": [0, 1] * (rows // 2)}), file)
+
+
+def write_compressed_texts(file):
+    """Texts that differ and are compressed two thousand times."""
+    schema = pa.schema({"text": pa.string(), "label": pa.int64()})
+    with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
+        for part in range(15):
+            texts = [f"{part} {number} {ONCE}" for number in range(10_000)]
+            writer.write_table(pa.table({"text": texts, "label": [0, 1] * 5000}))
+
+
+def write_repeated_prompt(file):
+    """One long prompt in every row."""
+    messages = [{"role": "user", "content": REPEATED}]
+    pq.write_table(pa.table({"messages": [messages] * 1500}), file)
+
+
+def take_five_rows(file):
+    """Takes five rows, and returns the KiB by which this process has grown."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert len(expound.load_data(f"parquet:{file}", "all", limit=5)) == 5
+    file.with_suffix(".grown").write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+
+
+def test_names_in_tables_of_results_are_no_formulas():
+    with record_outcomes("formulas in tables", "results") as counts:
+        evil = ["=1+1", "＝1+1", "@SUM(1)", "+1", "-1", "\t=1"]
+        text = format_csv("=1", evil, ["＋1"], {"": np.full((len(evil), 1), -0.5)})
+        rows = list(csv.reader(io.StringIO(text)))
+        assert rows == [["'=1", "'＋1"], *([f"'{name}", "-0.5"] for name in evil)]
+        counts |= {"cases": len(evil) + 2}
+
+
+SMALL_FILES = [write_repeated_text, *([write_compressed_texts, write_repeated_prompt] if LONG else [])]
+
+
+@pytest.mark.parametrize("write", SMALL_FILES)
+def test_five_rows_of_a_small_file_that_holds_gigabytes_take_little_memory(write, tmp_path):
+    file = tmp_path / "small.parquet"
+    with record_outcomes("small files of gigabytes", write.__name__) as counts, forge() as process:
+        write(file)
+        assert file.stat().st_size < 2 << 20
+        process.start(take_five_rows, file)
+        assert process.wait() == 0
+        assert int(file.with_suffix(".grown").read_text()) < GROWTH
+        counts |= {"cases": 1}
+
+
+def test_rows_cannot_name_images_outside_of_their_dataset(tmp_path):
+    digits = load_digits().images[0].astype(np.uint8)
+    outside, folder = tmp_path / "secret.png", tmp_path / "dataset"
+    folder.mkdir()
+    for file in (outside, folder / "own.png"):
+        Image.fromarray(digits).save(file)
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    with record_outcomes("image paths in rows", "hub") as counts:
+        for path in (outside, folder / ".." / "secret.png", "/etc/passwd", "https://evil.example/a.png"):
+            rows = {"image": [{"bytes": None, "path": str(path)}], "label": [0]}
+            pq.write_table(datasets.Dataset.from_dict(rows, features=features).data.table, folder / "train.parquet")
+            with pytest.raises(ExpoundError, match="expected an image of the dataset in 'image'"):
+                expound.load_data(f"hub:{folder}", "train")
+            (folder / "train.parquet").unlink()
+            counts.update(cases=1, refused=1)
+        rows = {"image": [{"bytes": None, "path": str(folder / "own.png")}], "label": [0]}
+        pq.write_table(datasets.Dataset.from_dict(rows, features=features).data.table, folder / "train.parquet")
+        (row,) = expound.load_data(f"hub:{folder}", "train")
+        assert (np.asarray(row["image"]) == digits).all()
+        # Other readers have no images: a path in a row is not opened.
+        for text in ({"text": "a", "image": str(outside)}, {"text": str(outside)}, {"prompt": f"file://{outside}"}):
+            (tmp_path / "rows.jsonl").write_text(json.dumps(text))
+            (row,) = expound.load_data(f"jsonl:{tmp_path}/rows.jsonl", "all")
+            assert "image" not in row
+            counts.update(cases=1)
 
 
 def test_strange_specs_are_refused_or_read(tmp_path, monkeypatch):

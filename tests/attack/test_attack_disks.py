@@ -25,6 +25,7 @@ from studies import annotator, letters, project, site
 
 USUAL = ["explain", "page", "compare", "study table", "study page", "study import", "study export"]
 USUAL += ["baseline", "smat", "ivra", "fresh", "at2", "corpus", SEARCH, "demo", "study"] if LONG else []
+TWO_WRITERS = ["compare", "corpus", "baseline", "study", "aml", SEARCH]
 PRINTED = {
     "methods": ["methods"],
     "metrics": ["metrics"],
@@ -197,6 +198,27 @@ def test_a_folder_that_may_only_be_read_is_told_in_one_line(name, model, runs, t
         )
         assert stored.difference(place.folder, before) == {}
         counts["cases"] += 1
+
+
+@pytest.mark.parametrize("name", [*TWO_WRITERS] if LONG else ["compare"])
+def test_of_two_writers_into_one_folder_one_is_told_and_the_result_is_whole(name, model, tmp_path):
+    undisturbed, run, logs = tmp_path / "whole" / "run", tmp_path / "shared" / "run", [tmp_path / "a", tmp_path / "b"]
+    with record_outcomes("two writers", name) as counts, forge() as first, forge() as second:
+        code, output = run_to_end(first, build_arguments(name, model, undisturbed), logs[0])
+        assert code == 0, output
+        expected = stored.read_folder(undisturbed.parent)
+        for _ in range(scale_count(5)):
+            for process, log in zip((first, second), logs, strict=True):
+                process.start(command, build_arguments(name, model, run), log)
+            codes = [first.wait(), second.wait()]
+            assert 0 in codes
+            for code, log in zip(codes, logs, strict=True):
+                if code:
+                    require_one_line(code, log.read_text())
+                    counts["refused"] += 1
+            assert stored.difference(run.parent, expected) == {}
+            shutil.rmtree(run)
+            counts["cases"] += 1
 
 
 @pytest.mark.parametrize("name", PRINTED)

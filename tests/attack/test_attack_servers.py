@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import shutil
 import socket
+import ssl
 import statistics
+import subprocess
+import threading
 import time
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,8 +20,11 @@ import pytest
 from attacked import record_outcomes
 from expound.cli.shared.server import Listener, listen
 from expound.serve import Limits
+from forks import find_free_port
 from serving import listening
-from sites import TOKEN, site, stranger
+from sites import TOKEN, csrf, site, stranger
+from studies import project
+from studies import site as study_site
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +61,87 @@ def test_a_chosen_token_is_not_printed(monkeypatch, capsys, explored):
         assert "/sign-in" in printed
 
 
-def test_no_redirect_carries_a_token_or_names_another_scheme(explored):
-    proxied = {"host": "127.0.0.1", "x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.9"}
-    with record_outcomes("redirects", "a proxy with TLS in front") as counts, listening(explored) as address:
-        client = httpx.Client(base_url=address, headers=proxied)
-        for path in ("/sign-in/", "/sign-in//", "//sign-in", "/explore/", "/static/style.css/", "/sign-in", "/explore"):
-            answer = client.get(path, params={"token": TOKEN, "next": "https://evil.example/"})
-            where = answer.headers.get("location", "/")
-            assert urlsplit(where)[:2] == ("", "")
-            assert "/sign-in" not in path or TOKEN not in where
-            assert answer.status_code in (303, 401, 404), path
-            counts.update(cases=1)
+@contextmanager
+def https_proxy(folder, address):
+    """Ends TLS in front of a server, as nginx does; gives the port and a context that trusts its certificate."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-keyout",
+        key,
+        "-out",
+        certificate,
+    ]
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*made, *subject], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    loop, where = asyncio.new_event_loop(), urlsplit(address)
+
+    async def copy(reader, writer):
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connect(reader, writer):
+        there = await asyncio.open_connection(where.hostname, where.port)
+        await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
+
+    server = loop.run_until_complete(asyncio.start_server(connect, "localhost", 0, ssl=context))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield server.sockets[0].getsockname()[1], ssl.create_default_context(cafile=certificate)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+def test_redirects_links_and_cookies_stay_https_behind_a_proxy(tmp_path):
+    upstream = f"http://127.0.0.1:{(port := find_free_port())}"
+    with record_outcomes("redirects", "a proxy with TLS in front") as counts, https_proxy(tmp_path, upstream) as found:
+        public = f"https://localhost:{found[0]}"
+        made = study_site(tmp_path, with_model=False, address=public)
+        tokens = project(made)
+        with listening(made, port), httpx.Client(base_url=public, verify=found[1], follow_redirects=True) as client:
+
+            def get(path, **params):
+                answer = client.get(path, params=params)
+                for step in (*answer.history, answer):
+                    assert str(step.url).startswith(f"{public}/"), step.url
+                    assert urlsplit(step.headers.get("location", "/"))[:2] == ("", "")
+                    assert "http://" not in step.text
+                    assert "/sign-in" not in path or TOKEN not in step.headers.get("location", "")
+                    counts.update(cases=1)
+                return answer
+
+            for path in ("/sign-in/", "/sign-in//", "//sign-in", "/studies/", "/static/style.css/", "/studies"):
+                get(path, token=TOKEN, next="https://evil.example/")
+            assert client.cookies == httpx.Cookies()
+            page = get("/sign-in", token=TOKEN)
+            (cookie,) = client.cookies.jar
+            assert cookie.secure
+            own = {"origin": public, "sec-fetch-site": "same-origin"}
+            form = {"csrf": csrf(get("/studies/first")), "names": "Cleo"}
+            page = client.post("/studies/first/invitations", data=form, headers=own)
+            (link,) = re.findall(r"https?://[^\s\"<]*/join/[\w-]+", page.text)
+            assert link.startswith(f"{public}/join/")
+            for joined in (urlsplit(link).path, f"/join/{tokens['Ada']}"):
+                page = client.post(joined, data={"csrf": csrf(get(joined))}, headers=own)
+                assert str(page.url) == f"{public}/annotate"
+                assert client.post(joined, headers={"origin": "https://evil.example"}).status_code == 403
+        made.application.storage.close()
 
 
 @pytest.mark.parametrize("how", ["in the address", "in the form"])
@@ -124,8 +204,6 @@ def test_a_page_of_a_running_server_is_answered_at_once_on_a_warm_connection(exp
     limits = Limits()
     assert limits.wrong_tokens == 10
     listener = listen("127.0.0.1", 0, None)
-    import threading
-
     import uvicorn
 
     from expound.serve.app import make_server_config

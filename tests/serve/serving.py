@@ -13,9 +13,9 @@ from forks import find_free_port
 
 
 @contextmanager
-def listening(made):
-    """Serves the site in a thread; gives its URL."""
-    port = find_free_port()
+def listening(made, port=None):
+    """Serves the site in a thread, on a free port unless one is given; gives its URL."""
+    port = port or find_free_port()
     server = uvicorn.Server(make_server_config(made, "127.0.0.1", port))
     thread = threading.Thread(target=server.run)
     thread.start()

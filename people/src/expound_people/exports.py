@@ -18,6 +18,7 @@ from expound.data.readers.argilla import write_records
 from expound.data.readers.label_studio import write_tasks
 from expound.data.readers.marked import make_marked_table
 from expound.errors import ExpoundError
+from expound.reports.text import escape_formula
 from expound_people.kinds import BEFORE, KINDS
 from expound_people.participation import find_excluded, load_participations, make_row
 from expound_people.protocol.file import digest_protocol, parse_protocol
@@ -51,8 +52,6 @@ SCHEMA = pa.schema(
 )
 """One row per answer; for a ranking, one row per method. Values that an answer does not have are null. `included`:
 whether the analysis includes the annotator, who is complete and not flagged by the study's protocol."""
-# Spreadsheets of East Asian locales take the full-width forms for formulas, too.
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 class Export(NamedTuple):
@@ -248,11 +247,7 @@ def _get_fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
 def _escape_cell(value: Any) -> Any:
     if isinstance(value, list):
         return json.dumps(value)
-    # Annotators type free text. A spreadsheet that opens the file would run =HYPERLINK(…) and the like (OWASP, CSV
-    # injection).
-    if isinstance(value, str) and value.startswith(FORMULA_PREFIXES):
-        return f"'{value}"
-    return value
+    return escape_formula(value) if isinstance(value, str) else value
 
 
 def _format_json(value: Any) -> bytes:

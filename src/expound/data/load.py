@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
+from expound.data.readers.base import Rereadable
 from expound.data.readers.registry import READERS
 from expound.data.registry import parse_params, parse_spec
 from expound.data.splits import find_split
@@ -98,15 +99,18 @@ def _load(spec: str, split: str | None, limit: int | None, seed: int | None, opt
         raise ExpoundError(f"expected a seed of at least 0, got {reader.seed}")
     split = split or reader.default_split
     features, rows = reader.table(find_split(split, reader.splits()))
-    data = list(rows)
-    if not data:
+    # Rows of which a sample is taken are read twice, if they can be, instead of being kept.
+    if limit is None or not isinstance(rows, Rereadable):
+        rows = list(rows)
+    count = sum(1 for _ in rows)
+    if not count:
         others = [name for name in reader.splits() if any(reader.table(name).rows)]
         raise ExpoundError(f"{spec} has no rows in its split {split}; splits with rows: {', '.join(others) or 'none'}")
-    if limit is not None and limit < len(data):
+    if limit is not None and limit < count:
         # the first of one permutation, so that a smaller sample is part of a larger one
-        sample = np.random.default_rng(reader.seed).permutation(len(data))[:limit]
-        data = [data[i] for i in sorted(sample)]
-    return make_dataset(data, features, format_spec(reader), split)
+        sample = set(np.random.default_rng(reader.seed).permutation(count)[:limit].tolist())
+        rows = [row for number, row in enumerate(rows) if number in sample]
+    return make_dataset(list(rows), features, format_spec(reader), split)
 
 
 def open_reader(spec: str, **options: Any) -> Reader:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
-from expound.reports.text import escape_latex, replace_control_characters
+from expound.reports.text import escape_formula, escape_latex, replace_control_characters
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -253,14 +253,14 @@ def format_csv(head: str, names: Sequence[str], columns: Sequence[str], ends: Ma
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([head, *(column + end for column in columns for end in ends)])
+    writer.writerow(map(escape_formula, [head, *(column + end for column in columns for end in ends)]))
     for row, name in enumerate(names):
-        fields = [name]
+        fields = [escape_formula(name)]
         for column in range(len(columns)):
             for array in ends.values():
                 value = array[row, column].item()
                 if isinstance(value, str):
-                    fields.append(value)
+                    fields.append(escape_formula(value))
                 elif math.isnan(value):
                     fields.append("")
                 else:

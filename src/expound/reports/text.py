@@ -31,6 +31,13 @@ def replace_control_characters(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
 
 
+def escape_formula(text: str) -> str:
+    """Return the text of a cell, with an apostrophe in front if a spreadsheet would run it as a formula."""
+    # A stranger's =HYPERLINK(…) could send the other cells away (OWASP, CSV injection). Spreadsheets of East Asian
+    # locales take the full-width signs for formulas, too.
+    return f"'{text}" if text.startswith(tuple("=+-@\t\r＝＋－＠")) else text
+
+
 def escape_latex(text: str) -> str:
     """Return LaTeX that typesets the text literally, on one line."""
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

@@ -44,12 +44,13 @@ def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str
     """Print the differences between two named comparisons, and write them to difference.csv in the folder."""
     from expound.data.atomic_files import atomic_file
     from expound.reports.tables.board_table import make_difference_table, summarize_difference
+    from expound.reports.text import escape_formula
 
     console().print(f"before: {before}; after: {after}", markup=False, highlight=False)
     console().print(make_difference_table(changes))
     console().print(summarize_difference(changes), markup=False, highlight=False)
     with atomic_file(folder / "difference.csv") as fresh:
-        changes.to_csv(fresh, index=False)
+        changes.assign(method=changes["method"].map(escape_formula)).to_csv(fresh, index=False)
 
 
 def silence_libraries() -> None:

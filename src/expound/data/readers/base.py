@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from expound.data.cards import DataCard
 from expound.data.splits import normalize_split_name
@@ -27,6 +28,7 @@ Record = tuple[str, Row]
 """The place of a row, for errors, and the row."""
 NUMBER: Final = "float32"
 LabelType: TypeAlias = Names | Literal["float32"]
+T = TypeVar("T")
 
 _SURROGATE = re.compile(r"(?i)\\ud[89a-f]")
 
@@ -39,12 +41,16 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RecordSource:
-    """Records that are read again in every iteration, so that a file of any size takes no memory."""
+class Rereadable(Generic[T]):
+    """Records or rows that are read again in every iteration, so that a file of any size takes no memory.
 
-    read: Callable[[], Iterator[Record]]
+    `names`: the columns that all of them have, if that is known without reading them.
+    """
 
-    def __iter__(self) -> Iterator[Record]:
+    read: Callable[[], Iterator[T]]
+    names: Sequence[str] | None = None
+
+    def __iter__(self) -> Iterator[T]:
         return self.read()
 
 
@@ -119,6 +125,12 @@ def require_folder(path: str) -> Path:
         found = "a file" if Path(path).exists() else "nothing"
         raise ExpoundError(f"expected a folder at {path!r}, found {found}")
     return Path(path)
+
+
+def is_inside(path: Path | str, folder: Path | str) -> bool:
+    """Return whether a path leads into a folder; symbolic links are not followed."""
+    # os.path.abspath rather than Path.resolve, so that links inside of the folder are allowed
+    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))
 
 
 def read_text(path: Path, encoding: str = "utf-8-sig") -> str:

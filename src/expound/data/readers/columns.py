@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from expound.data.readers.base import (
     NUMBER,
     LabelType,
     Record,
+    Rereadable,
     Row,
     Table,
     get_field,
@@ -107,6 +109,8 @@ def resolve_columns(options: ColumnOptions, records: Records, where: str) -> Col
 
 def find_names(records: Records) -> list[str]:
     """Return the columns that any of the records has."""
+    if isinstance(records, Rereadable) and records.names is not None:
+        return list(records.names)
     # a dict keeps the order of the columns, and optional fields may be missing in some records
     names: dict[str, None] = {}
     for _, row in records:
@@ -179,10 +183,7 @@ def make_table(options: ColumnOptions, everything: Records, chosen: Records, whe
         from datasets import Value
 
         features["kept"] = Value("string")
-    records = chosen
-    if options.skip_empty:
-        records = (record for record in chosen if not _has_empty_text(record[1], columns))
-    return Table(features, _make_rows(records, columns, labels))
+    return Table(features, Rereadable(partial(_make_rows, chosen, columns, labels, skip_empty=options.skip_empty)))
 
 
 class Labels(NamedTuple):
@@ -277,8 +278,10 @@ def _sort_key(name: str) -> tuple[int, float, str]:
         return 1, 0, name
 
 
-def _make_rows(records: Records, columns: Columns, labels: Labels | None) -> Iterator[Row]:
+def _make_rows(records: Records, columns: Columns, labels: Labels | None, *, skip_empty: bool) -> Iterator[Row]:
     for where, record in records:
+        if skip_empty and _has_empty_text(record, columns):
+            continue
         text = require_text(get_field(record, columns.text, where), columns.text, where)
         row: Row = {"text": text, "rationale": _parse_spans(record, columns.rationale, text, where)}
         if columns.text_pair:

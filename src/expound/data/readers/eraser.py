@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import compress
@@ -16,6 +15,7 @@ from expound.data.readers.base import (
     Side,
     get_field,
     get_list,
+    is_inside,
     make_row,
     make_text_features,
     read_json_lines,
@@ -123,8 +123,7 @@ def _make_document_reader(base: Path) -> Callable[[str, str], Document]:
 def _resolve_inside(folder: Path, name: str, where: str) -> Path:
     """Return the path of a file in a folder. Raises ExpoundError for a name that leads out of it."""
     path = folder / name
-    # os.path.abspath rather than Path.resolve, so that links inside of the folder are allowed
-    if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder)):
+    if not is_inside(path, folder):
         raise ExpoundError(f"{where}: expected the name of a document in {folder}, got {name!r}")
     return path
 

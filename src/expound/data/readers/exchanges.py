@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from expound.data.readers.base import Row, Table, require_text
+from expound.data.readers.base import Rereadable, Row, Table, require_text
 from expound.data.readers.columns import Records, find_names
 from expound.errors import ExpoundError
 
@@ -69,7 +70,7 @@ def make_exchange_table(records: Records) -> Table:
         if name in present and not present & {"response", "completion"}:
             raise ExpoundError(f"the column {name!r} is not read: call it 'response' if it holds the response")
     columns = {name: types[name] for name in EXCHANGE if name in present}
-    return Table(Features(columns), _make_rows(records, tuple(columns)))
+    return Table(Features(columns), Rereadable(partial(_make_rows, records, tuple(columns))))
 
 
 def _make_rows(records: Records, names: tuple[str, ...]) -> Iterator[Row]:

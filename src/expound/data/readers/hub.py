@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from expound.data.cards import DataCard
-from expound.data.readers.base import Reader, Record, RecordSource, Table
+from expound.data.readers.base import Reader, Record, Rereadable, Table, is_inside
 from expound.data.readers.columns import LABELS, USUAL, ColumnOptions, Records, describe_columns, make_table
 from expound.data.readers.images import make_image_table
 from expound.data.splits import find_split
@@ -68,13 +68,21 @@ class Hub(ColumnOptions, Reader):
         column, name = self._find_image_column(parts), find_split(split, parts)
         # without images, which would be decoded for nothing when the labels are collected
         records = [self._make_records(part.remove_columns(column or []), key) for key, part in parts.items()]
-        everything = kept(RecordSource(lambda: chain.from_iterable(records)))
+        everything = kept(Rereadable(lambda: chain.from_iterable(records)))
         if next(iter(everything), None) is None:
             raise ExpoundError(f"{where} is empty: it has no labeled rows")
         if column is None:
             return make_table(self, everything, self._make_records(parts[name], split), where)
         pictures = parts[name].cast_column(column, Image(decode=False))
-        return make_image_table(self, everything, self._make_records(pictures, split), column, where)
+        return make_image_table(self, everything, self._make_records(pictures, split), column, where, self._is_own_file)
+
+    def _is_own_file(self, path: str) -> bool:
+        """Return whether a file is in the dataset's folder or among those that were downloaded from the hub."""
+        from datasets import config
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        caches = (HF_HUB_CACHE, config.HF_DATASETS_CACHE, config.DOWNLOADED_DATASETS_PATH)
+        return any(is_inside(path, folder) for folder in (self.path, *caches))
 
     def _find_image_column(self, parts: Any) -> str | None:
         from datasets import Image
@@ -104,7 +112,7 @@ class Hub(ColumnOptions, Reader):
 
         classes = {name: kind for name, kind in part.features.items() if isinstance(kind, ClassLabel)}
         column = self.label_column or next((name for name in LABELS if name in classes), "")
-        return RecordSource(partial(self._read_part, part, split, classes, column))
+        return Rereadable(partial(self._read_part, part, split, classes, column))
 
     def _read_part(self, part: Any, split: str, classes: dict[str, Any], column: str) -> Iterator[Record]:
         for number, row in enumerate(part, start=1):

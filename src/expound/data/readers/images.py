@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,19 @@ from expound.data.readers.columns import LABELS, ColumnOptions, Labels, Records
 from expound.errors import ExpoundError
 
 
-def make_image_table(options: ColumnOptions, everything: Records, chosen: Records, column: str, where: str) -> Table:
+def make_image_table(
+    options: ColumnOptions,
+    everything: Records,
+    chosen: Records,
+    column: str,
+    where: str,
+    is_own_file: Callable[[str], bool],
+) -> Table:
     """Return the chosen records as a table of images; the labels, if any, are those of `everything`.
 
     Raises:
-        ExpoundError: the label column is missing, or a row has no label or no image that can be opened.
+        ExpoundError: the label column is missing, or a row has no label, no image that can be opened, or names a file
+            that is not the dataset's own (`is_own_file`).
     """
     from datasets import ClassLabel, Features, Image, Value
 
@@ -29,12 +37,17 @@ def make_image_table(options: ColumnOptions, everything: Records, chosen: Record
     if name:
         labels = Labels.of(everything, name, options.task)
         columns["label"] = Value(NUMBER) if labels.names is None else ClassLabel(names=labels.names)
-    return Table(Features(columns), _make_rows(chosen, column, name, labels))
+    return Table(Features(columns), _make_rows(chosen, column, name, labels, is_own_file))
 
 
-def _make_rows(records: Records, column: str, name: str | None, labels: Labels | None) -> Iterator[Row]:
+def _make_rows(
+    records: Records, column: str, name: str | None, labels: Labels | None, is_own_file: Callable[[str], bool]
+) -> Iterator[Row]:
     for where, record in records:
-        row: Row = {"image": {"bytes": _read_image(record[column], column, where), "path": None}}
+        stored = record[column]
+        if stored and stored["path"] and not stored["bytes"] and not is_own_file(stored["path"]):
+            raise ExpoundError(f"{where}: expected an image of the dataset in {column!r}, got {stored['path']!r:.80}")
+        row: Row = {"image": {"bytes": _read_image(stored, column, where), "path": None}}
         if labels and name:
             row["label"] = labels.encode(record[name], where)
         yield row

@@ -17,6 +17,7 @@ class Jsonl(Tabular):
     """Reads JSON lines. Optional fields may be missing in some objects."""
 
     suffix: ClassVar[str] = ".jsonl"
+    has_equal_columns: ClassVar[bool] = False
     card: ClassVar[DataCard] = DataCard(
         name="jsonl",
         what="any table as JSON lines; rationales as lists of [start, end]; prompts and chats with sources",

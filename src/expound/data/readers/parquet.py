@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from expound.data.cards import DataCard
-from expound.data.readers.base import Record, Row, require_file
+from expound.data.readers.base import Record, Row, Table, require_file
 from expound.data.readers.tabular import Tabular
 from expound.errors import ExpoundError, shorten
 
-ROWS_AT_A_TIME = 1024
+# A column that repeats one long text is tiny in the file, and has the text once per row in memory.
+ROWS_AT_A_TIME = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,10 @@ class Parquet(Tabular):
         form="parquet:FILE or parquet:FOLDER, with ?text_column=... where the names are not the usual ones",
         source="yours", licence="the file's", example="parquet:reviews.parquet",
     )  # fmt: skip
+
+    def table(self, split: str) -> Table:
+        """Return the rows of a split, read one by one: a small file can hold more than the memory."""
+        return self.stream(split)
 
     def read_records(self, path: Path) -> Iterator[Record]:
         """Yield the rows, numbered from 1."""

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar
 
-from expound.data.readers.base import Reader, Record, RecordSource, Row, Table, get_field
+from expound.data.readers.base import Reader, Record, Rereadable, Row, Table, get_field
 from expound.data.readers.columns import (
     ColumnOptions,
     Records,
@@ -40,6 +40,8 @@ class Tabular(ColumnOptions, Reader):
     """
 
     suffix: ClassVar[str]
+    has_equal_columns: ClassVar[bool] = True
+    """Whether all rows of a file have the same columns."""
     split_column: str = ""
 
     @abstractmethod
@@ -85,17 +87,18 @@ class Tabular(ColumnOptions, Reader):
     def _read_split(self, split: str, records: Callable[[Path], Records]) -> Table:
         if Path(self.path).is_dir():
             parts = {name: records(path) for name, path in self._find_files().items()}
-            return self._make_table(RecordSource(lambda: chain.from_iterable(parts.values())), parts[split])
+            return self._make_table(Rereadable(lambda: chain.from_iterable(parts.values())), parts[split])
         everything = records(Path(self.path))
         return self._make_table(everything, self._select(everything, split))
 
     def _open_records(self, path: Path) -> Records:
         """Return the records of a file. Raises ExpoundError if it has no rows."""
-        records = RecordSource(partial(self.read_records, path))
+        read = partial(self.read_records, path)
         # only the first record is read; a file without any has no columns to find
-        if next(iter(records), None) is None:
+        first = next(read(), None)
+        if first is None:
             raise ExpoundError(f"{path} is empty: it has no rows")
-        return records
+        return Rereadable(read, tuple(first[1]) if self.has_equal_columns else None)
 
     def _make_table(self, everything: Records, chosen: Records) -> Table:
         if not self.text_column and are_exchanges(everything):
@@ -113,7 +116,7 @@ class Tabular(ColumnOptions, Reader):
         return self._filter(records, lambda row: is_in_split(str(row.get(text)), split, self.seed))
 
     def _filter(self, records: Records, condition: Callable[[Row], bool]) -> Records:
-        return RecordSource(lambda: ((where, row) for where, row in records if condition(row)))
+        return Rereadable(lambda: ((where, row) for where, row in records if condition(row)))
 
     def _find_files(self) -> dict[str, Path]:
         end = self.suffix
