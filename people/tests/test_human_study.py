@@ -145,7 +145,8 @@ def test_an_answer_sent_twice_is_kept_once(full_site):
 def test_signing_out_ends_the_session_and_the_link_opens_it_again(full_site):
     tokens = project(full_site)
     client = annotator(full_site, tokens["Ada"])
-    assert client.post("/annotate/leave/now", data={"csrf": csrf(client.get("/annotate"))}).status_code == 403
+    page = client.post("/annotate/leave/now", data={"csrf": csrf(client.get("/annotate"))})
+    assert (page.status_code, "You are signed out</h1>" in page.text, "did not work" in page.text) == (200, True, False)
     assert client.get("/annotate").status_code == 403
     assert annotator(full_site, tokens["Ada"]).get("/annotate").status_code == 200
 

@@ -25,7 +25,7 @@ from expound_people.protocol.known_answers import has_passed
 from expound_people.protocol.stages import MAIN, TRAINING
 from expound_people.services import ANNOTATOR_COOKIE, get_storage, set_annotator_cookie
 from expound_people.tables import Annotator, utc_now
-from expound_people.texts import MissingError, translate_error
+from expound_people.texts import MissingError, choose_language, make_translator, translate_error
 from expound_people.write_limit import run_write
 
 router = APIRouter()
@@ -74,6 +74,14 @@ def show_overview(request: Request) -> Response:
         if progress.protocol is not None:
             return step_pages.show_current_stage(request, session, progress, progress.protocol)
         return render_page(request, "annotate_home", progress=progress, lang=progress.language)
+
+
+@router.get("/annotate/left")
+def show_signed_out(request: Request) -> Response:
+    """Tell an annotator who has signed out how to come back."""
+    language = choose_language(request.headers.get("accept-language", ""))
+    text = make_translator(language)
+    return render_page(request, "message", title=text("signed_out"), message=text("signed_out_hint"), lang=language)
 
 
 def _get_role(request: Request) -> str:
@@ -180,7 +188,7 @@ def get_picture(request: Request, place: int) -> Response:
 @router.post("/annotate/leave/now")
 def sign_out(form: authentication.CheckedForm) -> Response:
     """Sign the annotator out; the invitation can be used again."""
-    response = RedirectResponse("/annotate", 303)
+    response = RedirectResponse("/annotate/left", 303)
     response.delete_cookie(ANNOTATOR_COOKIE, path="/")
     return response
 

@@ -206,4 +206,4 @@ def _respond_with_message(request: Request, status: int, message: str) -> Respon
         return api.make_error_response(status, message)
     if not _accepts_html(request):
         return JSONResponse({"error": message}, status)
-    return render_page(request, "message", message=message, status=status)
+    return render_page(request, "message", title="", message=message, status=status)
