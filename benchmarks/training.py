@@ -37,9 +37,9 @@ from expound.objectives import (
     ComprehensivenessLoss,
     ConsistencyLoss,
     CrossEntropy,
-    ExplanationLoss,
     KlToOriginal,
     Objective,
+    RationaleAlignment,
     StepContext,
     SufficiencyLoss,
 )
@@ -54,7 +54,7 @@ RUNS = 4
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
 CITED: dict[str, Any] = {"explainer": expound.explainer("decompx_linear"), "unit": "source"}
 CITING = {"cite": {}, "cite, kept": {"lifetime": RUNS}, "cite, every 4": {"interval": 4}}
-IVRA_BARS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
+IVRA_BARS = {"rationale_alignment": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 REGEX_BAR = 2.5
 LOOP_BAR = 1.03
@@ -89,7 +89,7 @@ def main() -> None:
 
 def measure_guided(steps: int) -> dict[str, dict[str, float | None]]:
     """Measure a step with a loss on an explanation."""
-    kinds = {method: [CrossEntropy(), ExplanationLoss(expound.explainer(method))] for method in BARS}
+    kinds = {method: [CrossEntropy(), RationaleAlignment(expound.explainer(method))] for method in BARS}
     model = load_minilm()
     results = measure_costs(model, load_sentences(model, 32, steps), {"plain": [CrossEntropy()]} | kinds)
     return {name: cost | {"bar": BARS.get(name)} for name, cost in results.items()}
@@ -130,7 +130,7 @@ def measure_ivra(steps: int) -> dict[str, dict[str, Any]]:
         with torch.no_grad():
             kinds = {name: partial(explain, each) for name, each in attentions.items()}
             ratios = measure_ratios(partial(model, batch), kinds, 2 * steps)
-        results[f"explanation of 16 texts of {length} tokens"] = ratios | {"bar": IVRA_BARS["explanation"]}
+        results[f"explanation of 16 texts of {length} tokens"] = ratios | {"bar": IVRA_BARS["rationale_alignment"]}
     attention = InterpretableAttention.for_model(model, normalizer="softmax")
     criteria: dict[str, Objective] = {
         "comprehensiveness": ComprehensivenessLoss(attention),
@@ -171,7 +171,7 @@ def measure_loops(steps: int) -> dict[str, dict[str, float]]:
     results = {}
     for name in ("attention_last", "input_x_gradient"):
         seconds: dict[str, list[float]] = {}
-        loop_steps = make_loop_steps(model, ExplanationLoss(expound.explainer(name)))
+        loop_steps = make_loop_steps(model, RationaleAlignment(expound.explainer(name)))
         for batch in batches:
             for kind, run in loop_steps.items():
                 begin = time.process_time()

@@ -103,7 +103,7 @@ PAPERS = {
         "paper": "Ferreira et al. 2024, Table 5",
         "table": "table-5-attr",
         "rows": ["L_expl (R)", "ER + ATTR", "ER-C + ATTR"],
-        "columns": ["dev_explanation", "AUC"],
+        "columns": ["dev_rationale_alignment", "AUC"],
     },
     "er-table-7": {"paper": "Ferreira et al. 2024, Table 7", "rows": SEVEN, "columns": ["Yelp-50"], "seeds": FIFTEEN},
     "er-table-9": {

@@ -73,10 +73,12 @@ def test_a_guided_run_says_its_weights_and_its_figures_before_training(tmp_path,
     settings = ["--config", "tiny", "--weight", "10", "--output-dir", str(tmp_path / "run")]
     assert main(["train", "er_joint", *SMALL, *settings]) == 0
     head, *lines = (line for line in capsys.readouterr().out.splitlines() if line)
-    assert re.fullmatch(r"dev \(\d+ rows\), best epoch 1 of 1; loss = 1 · cross_entropy \+ 10 · explanation:", head)
+    assert re.fullmatch(
+        r"dev \(\d+ rows\), best epoch 1 of 1; loss = 1 · cross_entropy \+ 10 · rationale_alignment:", head
+    )
     (first,) = (entry for entry in read_history(tmp_path / "run") if entry.get("step") == 0)
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    for name in ("loss", "explanation", "accuracy"):
+    for name in ("loss", "rationale_alignment", "accuracy"):
         assert f"{name}: {metrics[name]:.4f} (before training {first[f'eval_{name}']:.4f})" in lines
     begun, again = str(tmp_path / "run"), str(tmp_path / "again")
     assert main(["train", "er_joint", *SMALL, "--model", begun, "--output-dir", again]) == 0

@@ -19,8 +19,8 @@ from expound.objectives import (
     ConsistencyLoss,
     CrossEntropy,
     ExplanationGuidedLoss,
-    ExplanationLoss,
     GradientPenalty,
+    RationaleAlignment,
     StepContext,
     SufficiencyLoss,
     TrainingStep,
@@ -311,7 +311,7 @@ def test_criteria_share_an_explainer_and_combine_with_other_papers_terms():
     model = small("bert")
     single = make_explainer(model)
     every = [kind(single) for kind in CRITERIA]
-    others = [CrossEntropy(), GradientPenalty(), ExplanationLoss(explainer("attention_last"))]
+    others = [CrossEntropy(), GradientPenalty(), RationaleAlignment(explainer("attention_last"))]
     module = TrainingModule(model, [*others, *every]).train()
     assert list(module.learned) == ["comprehensiveness"]
     rows_of = [{"text": t, "label": i % 2, "rationale": [[0, 5]]} for i, t in enumerate(families.SENTENCES[:3])]
@@ -392,7 +392,7 @@ def test_any_explainer_of_one_pass_can_be_trained():
     TrainingModule(model, [plain])(batch, StepContext())["terms"].sum().backward()
 
 
-@pytest.mark.parametrize("kind", [ComprehensivenessLoss, ExplanationLoss, ExplanationGuidedLoss])
+@pytest.mark.parametrize("kind", [ComprehensivenessLoss, RationaleAlignment, ExplanationGuidedLoss])
 def test_a_record_tells_methods_with_other_coefficients_apart(kind):
     one, same, other = (ParameterizedAttention.for_model(small("bert")) for _ in range(3))
     torch.nn.init.normal_(other.coefficients)

@@ -18,8 +18,8 @@ from expound.testing.models import make_examples, random_model
 def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
     found = objective("attribution_entropy?weight=0.1")
     assert (found.weight, found.explainer.name) == (0.1, "attention_rollout")
-    found = objective("explanation?explainer=integrated_gradients?n_steps=3;baselines=zero&score=kl")
-    assert (found.explainer.n_steps, found.explainer.baselines, found.score) == (3, "zero", "kl")
+    found = objective("rationale_alignment?explainer=integrated_gradients?n_steps=3;baselines=zero&distance=kl")
+    assert (found.explainer.n_steps, found.explainer.baselines, found.distance) == (3, "zero", "kl")
     assert objective("comprehensiveness?fractions=0.1,0.2", weight=2.0).fractions == (0.1, 0.2)
     both = parse_objectives("sufficiency?fractions=0.1,0.5,cross_entropy")
     assert [(each.name, each.weight) for each in both] == [("sufficiency", 1.0), ("cross_entropy", 1.0)]

@@ -15,8 +15,8 @@ from expound import ExpoundError
 from expound.models import ExplainedModel
 from expound.objectives import (
     CrossEntropy,
-    ExplanationLoss,
     GradientPenalty,
+    RationaleAlignment,
     StepContext,
     TrainingStep,
     VirtualAdversarialLoss,
@@ -86,7 +86,7 @@ def test_the_terms_share_a_pass_with_other_terms_in_any_order(guide, turned):
     batch = explained.encode([{"text": families.SENTENCES[0], "label": 1, "rationale": [[2, 8]]}])
     objectives = [
         CrossEntropy(),
-        ExplanationLoss(expound.explainer(guide)),
+        RationaleAlignment(expound.explainer(guide)),
         GradientPenalty(),
         VirtualAdversarialLoss(),
     ]

@@ -22,8 +22,8 @@ from expound.objectives import (
     Constraint,
     CrossEntropy,
     ExplanationGuidedLoss,
-    ExplanationLoss,
     GradientPenalty,
+    RationaleAlignment,
     VirtualAdversarialLoss,
 )
 from expound.recipes import RECIPES, Recipe, extract_rationales
@@ -169,8 +169,8 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
     recipe = expound.recipe("er_joint", preset="paper", explainer=guide)
     cross_entropy, guided = recipe.objectives
     assert isinstance(cross_entropy, CrossEntropy)
-    assert isinstance(guided, ExplanationLoss)
-    assert (guided.normalization_in_use, guided.compares_distributions, guided.score, guided.weight) == (
+    assert isinstance(guided, RationaleAlignment)
+    assert (guided.normalization_in_use, guided.compares_distributions, guided.distance, guided.weight) == (
         how,
         shared,
         "mae",
@@ -214,7 +214,7 @@ def test_a_bound_or_rate_of_zero_is_none_and_no_wish_for_the_papers():
     ):
         with pytest.raises(ExpoundError, match="above 0, got"):
             RECIPES["er_constrained"](**given)
-    with pytest.raises(ExpoundError, match="weight of explanation is at least 0, got -1"):
+    with pytest.raises(ExpoundError, match="weight of rationale_alignment is at least 0, got -1"):
         RECIPES["er_joint"](weight=-1.0)
     assert RECIPES["er_constrained"](bound=0.5).objectives[1].dev_bound is None
 
@@ -277,7 +277,7 @@ def test_an_option_that_is_given_is_stronger_than_the_preset(tmp_path):
         folder = tmp_path / str(weight)
         assert main(["train", "er_joint", *settings, "--preset", "paper", *given, "--output-dir", str(folder)]) == 0
         config = json.loads((folder / "expound_run.json").read_text())["config"]
-        assert config["objectives"]["explanation"]["weight"] == weight
+        assert config["objectives"]["rationale_alignment"]["weight"] == weight
         assert config["arguments"]["per_device_train_batch_size"] == 32
 
 
@@ -298,7 +298,10 @@ def test_a_control_trains_without_the_terms_and_the_difference_has_an_interval(t
     configs = [
         json.loads((tmp_path / name / "expound_run.json").read_text())["config"] for name in ("run", "run-control")
     ]
-    assert [list(config["objectives"]) for config in configs] == [["cross_entropy", "explanation"], ["cross_entropy"]]
+    assert [list(config["objectives"]) for config in configs] == [
+        ["cross_entropy", "rationale_alignment"],
+        ["cross_entropy"],
+    ]
     assert configs[0]["arguments"] == configs[1]["arguments"]
     assert main(["train", "smat", *settings, "--control", "--output-dir", str(tmp_path / "no")]) == 2
     assert "smat has no control run" in capsys.readouterr().err
@@ -333,7 +336,10 @@ def test_a_run_on_the_explanation_loss_alone_says_which_bounds_follow(tmp_path, 
     settings = ["--data", "generated?size=48", "--config", "tiny", "--device", "cpu", "--epochs", "2", "--quiet"]
     assert main(["train", "er_bound", *settings, "--output-dir", str(tmp_path / "run")]) == 0
     history = json.loads((tmp_path / "run" / "history.json").read_text())["history"]
-    lowest = [min(entry[name] for entry in history if name in entry) for name in ("explanation", "eval_explanation")]
+    lowest = [
+        min(entry[name] for entry in history if name in entry)
+        for name in ("rationale_alignment", "eval_rationale_alignment")
+    ]
     assert f"--bound {1.5 * lowest[0]:.3g} --dev-bound {lowest[1]:.3g}" in capsys.readouterr().err
 
 

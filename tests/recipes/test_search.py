@@ -133,7 +133,7 @@ def test_which_run_is_chosen_by_hand(runs, higher, expected):
         ),
         ("er_joint", "weight=1,x", "weight: expected float, got 'x'"),
         ("er_joint", "weight", "expected --search NAME=VALUE,VALUE"),
-        ("er_joint", "weight=1,-1", "weight of explanation is at least 0, got -1"),
+        ("er_joint", "weight=1,-1", "weight of rationale_alignment is at least 0, got -1"),
         (
             "er_joint",
             "explainer=attention,rollout",

@@ -40,7 +40,7 @@ def test_a_model_is_trained_with_explanations_and_attributed_in_eight_lines(tmp_
     )
     attribution = expound.attribute(result.model, ["a gripping film"], "input_x_gradient")[0]
     assert len(attribution.scores) > 0
-    assert {"loss", "cross_entropy", "explanation"} <= result.metrics.keys()
+    assert {"loss", "cross_entropy", "rationale_alignment"} <= result.metrics.keys()
     assert any("eval_loss" in entry for entry in result.history)
     assert result.output_dir == tmp_path / "run"
     assert expound.load(result.output_dir).labels == result.model.labels
@@ -77,7 +77,7 @@ def test_rows_of_the_users_own_train_the_model_that_the_same_file_trains(form, t
     same = expound.train("tiny", spec, "er_joint", output_dir=tmp_path / "file", **columns, **QUICK)
     assert same.metrics == result.metrics
     assert result.model.labels == ("bad", "good")
-    assert result.metrics["explanation"] > 0
+    assert result.metrics["rationale_alignment"] > 0
     assert len(expound.attribute(result.model, ["a gripping film"], "input_x_gradient")[0].scores) > 0
 
 
@@ -154,8 +154,8 @@ def test_recipes_and_objectives_take_explainers_as_objects():
     assert expound.recipe("er_joint", explainer=guide).objectives[1].explainer == guide
     assert expound.recipe("regex", explainer=guide).objectives[-1].explainer == guide
     assert expound.recipe("fresh", explainer=guide).explainer == guide
-    objective = expound.objective("explanation", explainer=guide, weight=3.0)
-    assert objective == expound.objective("explanation?explainer=integrated_gradients?n_steps=4&weight=3")
+    objective = expound.objective("rationale_alignment", explainer=guide, weight=3.0)
+    assert objective == expound.objective("rationale_alignment?explainer=integrated_gradients?n_steps=4&weight=3")
     assert expound.objective(objective) is objective
     custom = expound.recipe("custom", objectives=[expound.objective("cross_entropy"), objective])
     assert custom.objectives[1] == objective

@@ -18,7 +18,7 @@ import expound
 import families
 from expound.data import generated_tokenizer
 from expound.models import ExplainedModel
-from expound.objectives import Constraint, CrossEntropy, ExplanationLoss
+from expound.objectives import Constraint, CrossEntropy, RationaleAlignment
 from runs import load_generated, trainer
 
 
@@ -43,7 +43,7 @@ def prepare(folder: Path, guide: str, parts: int = 1, **arguments):
     """Return a trainer of six steps."""
     torch.set_num_threads(1)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    constrained = Constraint(ExplanationLoss(expound.explainer(guide)), bound=0.02, learning_rate=0.5)
+    constrained = Constraint(RationaleAlignment(expound.explainer(guide)), bound=0.02, learning_rate=0.5)
     return trainer(
         folder, small_model(), data(), objectives=[CrossEntropy(), constrained], optim="sgd", learning_rate=0.1,
         per_device_train_batch_size=8 // processes // parts, gradient_accumulation_steps=parts, max_steps=6,
@@ -57,7 +57,7 @@ def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
     loop = prepare(folder, guide, parts, **arguments)
     loop.train()
     if loop.is_world_process_zero():
-        names = ("loss", "cross_entropy", "explanation", "explanation_multiplier")
+        names = ("loss", "cross_entropy", "rationale_alignment", "rationale_alignment_multiplier")
         curve = [[entry[name] for name in names] for entry in loop.state.log_history if "loss" in entry]
         (folder / "curve.json").write_text(json.dumps({"processes": loop.args.world_size, "curve": curve}))
         end = loop.explained.model.state_dict()

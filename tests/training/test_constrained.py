@@ -13,7 +13,7 @@ from transformers import get_linear_schedule_with_warmup
 
 import expound
 from expound import ExpoundError
-from expound.objectives import Constraint, CrossEntropy, ExplanationLoss
+from expound.objectives import Constraint, CrossEntropy, RationaleAlignment
 from expound.objectives.constraint import Multiplier, linear_schedule
 from expound.recipes import RECIPES
 from expound.training import ConstrainedTrainer, ObjectiveTrainer, fine_tune
@@ -24,7 +24,7 @@ from test_resume import make_interrupted_trainer
 
 
 def make_constraint(bound=0.01, explainer="attention_rollout", **options):
-    return Constraint(ExplanationLoss(expound.explainer(explainer)), bound, **options)
+    return Constraint(RationaleAlignment(expound.explainer(explainer)), bound, **options)
 
 
 def test_the_multiplier_is_what_torchs_rmsprop_makes_of_it_with_a_linear_schedule():
@@ -116,24 +116,26 @@ def run(folder, objective, trainer=ConstrainedTrainer, **arguments):
 def test_the_best_epoch_is_the_feasible_one_with_the_lowest_cross_entropy(tmp_path):
     """A dev bound between the losses of a first run makes some epochs feasible; the rule is applied by hand."""
     free = run(tmp_path / "free", make_constraint(bound=0.01, dev_bound=10.0, learning_rate=2.0))
-    losses = [entry["eval_explanation"] for entry in free.history if "eval_explanation" in entry][:-1]
+    losses = [entry["eval_rationale_alignment"] for entry in free.history if "eval_rationale_alignment" in entry][:-1]
     bound = sorted(losses)[len(losses) // 2] / 1.1 + 1e-9
     result = run(tmp_path / "bound", make_constraint(bound=0.01, dev_bound=bound, learning_rate=2.0))
     epochs = [entry for entry in result.history if "eval_cross_entropy" in entry][:-1]
-    feasible = [entry for entry in epochs if entry["eval_explanation"] < 1.1 * bound]
+    feasible = [entry for entry in epochs if entry["eval_rationale_alignment"] < 1.1 * bound]
     assert 0 < len(feasible) < len(epochs)
     assert [entry["eval_feasible"] for entry in epochs] == [float(entry in feasible) for entry in epochs]
     best = min(entry["eval_cross_entropy"] for entry in feasible)
     assert result.metrics["cross_entropy"] == pytest.approx(best, abs=1e-6)
     assert result.metrics["feasible"] == 1.0
-    assert result.metrics["explanation"] < 1.1 * bound
+    assert result.metrics["rationale_alignment"] < 1.1 * bound
 
 
 def test_a_run_without_a_feasible_epoch_says_so(tmp_path):
     result = run(tmp_path, make_constraint(bound=1e-6))
     assert result.metrics["feasible"] == 0.0
     assert json.loads((tmp_path / "metrics.json").read_text())["feasible_cross_entropy"] is None
-    climbed = [entry["explanation_multiplier"] for entry in result.history if "explanation_multiplier" in entry]
+    climbed = [
+        entry["rationale_alignment_multiplier"] for entry in result.history if "rationale_alignment_multiplier" in entry
+    ]
     assert climbed == sorted(climbed)
     assert climbed[0] >= 1.0 < climbed[-1]
 
@@ -146,9 +148,9 @@ def test_the_multiplier_weighs_the_term_and_no_optimizer_of_the_model_knows_it(t
     )  # fmt: skip
     loop.train()
     entries = [entry for entry in loop.state.log_history if "loss" in entry]
-    before = [1.0, *[entry["explanation_multiplier"] for entry in entries]]
+    before = [1.0, *[entry["rationale_alignment_multiplier"] for entry in entries]]
     for entry, multiplier in zip(entries, before, strict=False):
-        expected = entry["cross_entropy"] + multiplier * entry["explanation"]
+        expected = entry["cross_entropy"] + multiplier * entry["rationale_alignment"]
         assert entry["loss"] == pytest.approx(expected, abs=1e-4)
     assert before[-1] > 1.0
     assert not list(constrained.multiplier.parameters())
@@ -171,9 +173,9 @@ def test_stopped_and_resumed_is_unbroken_with_the_same_multiplier(tmp_path):
     assert resumed.finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
     kept = [load_learned_weights(tmp_path / name) for name in ("whole", "run")]
-    assert kept[0].keys() == {"explanation.value", "explanation.square"}
+    assert kept[0].keys() == {"rationale_alignment.value", "rationale_alignment.square"}
     assert difference(*kept) == 0.0
-    assert float(kept[0]["explanation.value"]) != 1.0
+    assert float(kept[0]["rationale_alignment.value"]) != 1.0
 
 
 def load_learned_weights(folder):
@@ -195,5 +197,5 @@ def test_bad_bounds_are_refused():
 def test_a_term_without_examples_is_logged_as_zero(tmp_path):
     loop = trainer(tmp_path, bert(), sentences(), objectives=[CrossEntropy(), make_constraint()], max_steps=1)
     loop.train()
-    assert loop.state.log_history[0]["explanation"] == 0.0
+    assert loop.state.log_history[0]["rationale_alignment"] == 0.0
     assert isinstance(loop, ObjectiveTrainer)

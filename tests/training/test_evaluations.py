@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import expound
-from expound.objectives import CrossEntropy, ExplanationLoss, StepContext, VirtualAdversarialLoss
+from expound.objectives import CrossEntropy, RationaleAlignment, StepContext, VirtualAdversarialLoss
 from expound.training import ObjectiveTrainer
 from expound.training.bilevel.criteria import has_variance, summarize_criterion
 from expound.training.loop.fine_tune import find_idle_terms
@@ -18,7 +18,7 @@ from runs import ARGUMENTS, bert, load_generated
 
 def test_dev_values_of_auxiliary_terms_are_those_of_evenly_spaced_rows_and_the_tasks_are_of_all():
     model, rows = bert(), list(load_generated(size=200).select(range(12)))
-    module = TrainingModule(model, [CrossEntropy(), ExplanationLoss(expound.explainer("attention_last"))]).eval()
+    module = TrainingModule(model, [CrossEntropy(), RationaleAlignment(expound.explainer("attention_last"))]).eval()
     evaluation = StepContext(training=False)
     with torch.no_grad():
         whole, few = (module(model.encode(part), evaluation)["terms"] for part in (rows, rows[::3]))
@@ -65,7 +65,7 @@ def test_gradient_norms_of_some_steps_are_logged_in_any_run_with_several_terms(t
     data = {"train": load_generated(size=160), "dev": load_generated(split="dev", size=16)}
     arguments = ARGUMENTS | {"num_train_epochs": 2, "per_device_train_batch_size": 4, "eval_on_start": False}
     result = expound.train("tiny", data, "er_joint", output_dir=tmp_path, logging_strategy="steps", **arguments)
-    logged = [entry for entry in result.history if "explanation_gradient_norm" in entry]
+    logged = [entry for entry in result.history if "rationale_alignment_gradient_norm" in entry]
     assert 8 <= len(logged) <= 10
     assert all(entry["cross_entropy_gradient_norm"] > 0 for entry in logged)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import expound
-from expound.objectives import CrossEntropy, ExplanationLoss, StepContext
+from expound.objectives import CrossEntropy, RationaleAlignment, StepContext
 from expound.training.loop.term_trainer import TermTrainer
 from expound.training.loop.training_module import TrainingModule
 from runs import load_generated, trainer
@@ -27,7 +27,7 @@ def norms_by_hand(model, batch, objectives):
 
 def test_each_weighted_terms_gradient_is_as_long_as_logged_and_training_is_the_same(tmp_path, monkeypatch):
     data = load_generated(size=200).select(range(8))
-    objectives = [CrossEntropy(), ExplanationLoss(expound.explainer("attention_rollout"), weight=0.25)]
+    objectives = [CrossEntropy(), RationaleAlignment(expound.explainer("attention_rollout"), weight=0.25)]
     settings = {"objectives": objectives, "max_steps": 1, "per_device_train_batch_size": 8, "max_grad_norm": 0.0}
     expected = norms_by_hand(small_model(), small_model().encode(list(data)), objectives)
     ends = []
@@ -42,4 +42,4 @@ def test_each_weighted_terms_gradient_is_as_long_as_logged_and_training_is_the_s
         logged = {name: value for name, value in entry.items() if name.endswith("_gradient_norm")}
         assert logged == pytest.approx(expected if should_log else {}, rel=1e-4)
     assert torch.equal(*ends)
-    assert expected["explanation_gradient_norm"] != pytest.approx(expected["cross_entropy_gradient_norm"])
+    assert expected["rationale_alignment_gradient_norm"] != pytest.approx(expected["cross_entropy_gradient_norm"])

@@ -21,7 +21,7 @@ from runs import ARGUMENTS, bert, difference, load_generated, run_in_two_process
 
 STEPS, RATE = 5, 0.05
 PARAMS = {
-    "explanation": {"explainer": "attention_last", "weight": 2.0},
+    "rationale_alignment": {"explainer": "attention_last", "weight": 2.0},
     "attribution_entropy": {"explainer": "input_x_gradient", "weight": 0.3},
     "ablation_fidelity": {"unit": "token"},
     "comprehensiveness": {"explainer": "interpretable_attention?untrained"},
@@ -124,7 +124,7 @@ def test_every_loop_reaches_the_same_weights(name, start, tmp_path):
 
 def test_the_term_changes_the_gradient_and_the_mode_of_the_model_stays():
     model = bert(num_labels=2)
-    terms = ExplanationTerms(model, [expound.objective("explanation", explainer="attention_last", weight=10.0)])
+    terms = ExplanationTerms(model, [expound.objective("rationale_alignment", explainer="attention_last", weight=10.0)])
     inputs = plain_inputs(Collator(model)(list(make_rows_with_rationales(4)))["batch"])
     for training in (True, False):
         model.model.train(training)
@@ -132,9 +132,9 @@ def test_the_term_changes_the_gradient_and_the_mode_of_the_model_stays():
             step = terms(inputs)
         assert model.model.training == training
         assert step.loss.requires_grad == training
-        expected = step.terms["cross_entropy"] + 10 * step.terms["explanation"]
+        expected = step.terms["cross_entropy"] + 10 * step.terms["rationale_alignment"]
         torch.testing.assert_close(step.loss.detach(), expected)
-        assert float(step.terms["explanation"]) > 0
+        assert float(step.terms["rationale_alignment"]) > 0
 
 
 def chats():
@@ -151,7 +151,7 @@ def chats():
 
 def test_language_models_have_the_loss_of_their_responses_and_terms_on_the_prompt():
     model, inputs = chats()
-    term = expound.objective("explanation", explainer="input_x_gradient", target="predicted", weight=2.0)
+    term = expound.objective("rationale_alignment", explainer="input_x_gradient", target="predicted", weight=2.0)
     mask = torch.zeros_like(inputs["input_ids"])
     mask[:, 2:4] = 1
     step = ExplanationTerms(model, [term])(inputs | {"rationale_mask": mask})
@@ -199,7 +199,7 @@ def test_autocast_of_the_caller_holds(name):
 
 @pytest.mark.parametrize("explainer", ["attention_last", "input_x_gradient", "alti"])
 def test_frozen_layers_get_no_gradient_and_the_others_the_same(explainer):
-    guide = expound.objective("explanation", explainer=explainer, weight=5.0)
+    guide = expound.objective("rationale_alignment", explainer=explainer, weight=5.0)
     model, inputs = classifier_inputs()
     whole = gradients(model, guide, inputs)
     frozen, _ = classifier_inputs()
@@ -214,14 +214,14 @@ def test_frozen_layers_get_no_gradient_and_the_others_the_same(explainer):
 def test_adapters_are_trained_and_the_weights_below_them_stay():
     peft = pytest.importorskip("peft")
     model, inputs = classifier_inputs()
-    guide = expound.objective("explanation", explainer="input_x_gradient", weight=5.0)
+    guide = expound.objective("rationale_alignment", explainer="input_x_gradient", weight=5.0)
     plain = ExplanationTerms(model, [guide])(inputs)
     config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=2)
     adapted = expound.load((peft.get_peft_model(model.model, config), model.processing_class))
     adapted.model.train()
     terms = ExplanationTerms(adapted, [guide, expound.objective("kl_to_original")])
     step = terms(inputs)
-    torch.testing.assert_close(step.terms["explanation"], plain.terms["explanation"])
+    torch.testing.assert_close(step.terms["rationale_alignment"], plain.terms["rationale_alignment"])
     step.loss.backward()
     trained = {name for name, weight in adapted.model.named_parameters() if weight.grad is not None}
     assert trained
@@ -265,14 +265,14 @@ def test_a_constraint_takes_the_steps_of_the_trainer(start, tmp_path):
         partial(train_in_plain_loop, total_steps=STEPS),
     ):
         model = make_model(weights)
-        constraint = Constraint(expound.objective("explanation", explainer="attention_last"), bound=0.01)
+        constraint = Constraint(expound.objective("rationale_alignment", explainer="attention_last"), bound=0.01)
         loop(model, constraint, batches, collated, tmp_path)
         ends[str(loop)] = torch.cat([constraint.multiplier.value[None], model.model.classifier.weight.flatten()])
     first, *others = ends.values()
     assert abs(float(first[0]) - 1) > 0.01
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=1e-10)
-    constant = Constraint(expound.objective("explanation", explainer="attention_last"), bound=0.01)
+    constant = Constraint(expound.objective("rationale_alignment", explainer="attention_last"), bound=0.01)
     train_in_plain_loop(make_model(weights), constant, batches, collated, tmp_path)
     assert constant.weight != pytest.approx(float(first[0]), abs=0.01)
 
@@ -338,7 +338,7 @@ def use_changed_inputs(**changes):
     def use():
         model, inputs = classifier_inputs()
         given = {name: value for name, value in (inputs | changes).items() if value is not None}
-        guide = expound.objective("explanation", explainer="attention_last")
+        guide = expound.objective("rationale_alignment", explainer="attention_last")
         ExplanationTerms(model, [guide])({name: v(inputs) if callable(v) else v for name, v in given.items()})
 
     return use
@@ -347,7 +347,9 @@ def use_changed_inputs(**changes):
 def use_changed_model(change, **params):
     def use():
         model, inputs = classifier_inputs()
-        objective = expound.objective(params.pop("name", "explanation"), **{"explainer": "attention_last"} | params)
+        objective = expound.objective(
+            params.pop("name", "rationale_alignment"), **{"explainer": "attention_last"} | params
+        )
         ExplanationTerms(change(model), [objective])(inputs)
 
     return use

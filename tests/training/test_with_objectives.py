@@ -32,7 +32,7 @@ class WeightedTrainer(Trainer):
 
 
 def guidance(explainer="attention_last", weight=10.0):
-    return expound.objective("explanation", explainer=explainer, weight=weight)
+    return expound.objective("rationale_alignment", explainer=explainer, weight=weight)
 
 
 def rows(count=8):
@@ -103,16 +103,16 @@ def test_terms_are_logged_and_evaluated_with_their_gradient_norms(tmp_path):
     trainer = make(Trainer, [guidance()], tmp_path, options={"log_gradient_norms": True}, eval_strategy="steps")
     trainer.train()
     log, evaluated = trainer.state.log_history[0], trainer.state.log_history[1]
-    assert log["loss"] == pytest.approx(log["task_loss"] + 10 * log["explanation"], rel=1e-4)
-    assert log["task_loss_gradient_norm"] > 0 < log["explanation_gradient_norm"]
+    assert log["loss"] == pytest.approx(log["task_loss"] + 10 * log["rationale_alignment"], rel=1e-4)
+    assert log["task_loss_gradient_norm"] > 0 < log["rationale_alignment_gradient_norm"]
     assert evaluated["eval_loss"] == pytest.approx(
-        evaluated["eval_task_loss"] + 10 * evaluated["eval_explanation"], rel=1e-4
+        evaluated["eval_task_loss"] + 10 * evaluated["eval_rationale_alignment"], rel=1e-4
     )
     # as the norm of the difference that the term's gradient makes
     plain = gradients(make(Trainer, [guidance(weight=0.0)], tmp_path))
     both = gradients(make(Trainer, [guidance()], tmp_path))
     made = torch.nn.utils.get_total_norm([both[name] - plain[name] for name in both])
-    assert log["explanation_gradient_norm"] == pytest.approx(float(made), rel=1e-3)
+    assert log["rationale_alignment_gradient_norm"] == pytest.approx(float(made), rel=1e-3)
 
 
 class DividingTrainer(WeightedTrainer):
@@ -134,7 +134,7 @@ def test_accumulated_batches_are_one_large_batch(trainer_class, tmp_path):
         ends.append(gradients(trainer))
         logged.append(trainer.state.log_history[0])
     assert difference(*ends) < 1e-5
-    for name in ("loss", "task_loss", "explanation"):
+    for name in ("loss", "task_loss", "rationale_alignment"):
         assert logged[0][name] == pytest.approx(logged[1][name], rel=1e-4)
 
 
@@ -228,7 +228,7 @@ def test_half_precision_is_that_of_our_own_trainer(tmp_path):
     own = ObjectiveTrainer(model, trainer.args, [CrossEntropy(), *objectives], train_dataset=Dataset.from_list(found))
     own.train()
     mine, theirs = trainer.state.log_history[0], own.state.log_history[0]
-    for name in ("explanation", "sufficiency"):
+    for name in ("rationale_alignment", "sufficiency"):
         assert mine[name] == pytest.approx(theirs[name], rel=1e-5)
     assert mine["task_loss"] == pytest.approx(theirs["cross_entropy"], rel=1e-5)
 

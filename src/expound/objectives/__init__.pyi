@@ -15,11 +15,11 @@ from .constraint import Constraint as Constraint
 from .criterion import Criterion as Criterion
 from .criterion import ErasureCriterion as ErasureCriterion
 from .cross_entropy import CrossEntropy as CrossEntropy
-from .explanation import ExplanationLoss as ExplanationLoss
 from .explanation_guided import ExplanationGuidedLoss as ExplanationGuidedLoss
 from .gradient_penalty import GradientPenalty as GradientPenalty
 from .kl_to_original import KlToOriginal as KlToOriginal
 from .rank_consistency import RankConsistencyLoss as RankConsistencyLoss
+from .rationale_alignment import RationaleAlignment as RationaleAlignment
 from .registry import OBJECTIVES as OBJECTIVES
 from .registry import list_objectives as list_objectives
 from .registry import objective as objective

@@ -43,7 +43,7 @@ class Constraint(AdaptiveObjective):
     steps is known, its learning rate is linear, with a warm-up over the first tenth of all steps; else it is constant.
 
     Example:
-        guidance = expound.objective("explanation", explainer="attention_last")
+        guidance = expound.objective("rationale_alignment", explainer="attention_last")
         terms = expound.ExplanationTerms(explained, [expound.Constraint(guidance, bound=0.03)])
 
     Args:

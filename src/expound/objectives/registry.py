@@ -20,7 +20,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     "expound.objectives",
     {
         "cross_entropy": "cross_entropy:CrossEntropy",
-        "explanation": "explanation:ExplanationLoss",
+        "rationale_alignment": "rationale_alignment:RationaleAlignment",
         "selected_words": "selected_words:SelectedWordsLoss",
         "right_reasons": "right_reasons:RightReasonsLoss",
         "gradient_penalty": "gradient_penalty:GradientPenalty",
@@ -39,13 +39,13 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
 
 
 def objective(spec: str | Objective, **params: Any) -> Objective:
-    """Return the objective of an id with these parameters, as `objective("explanation", explainer=Alti(), weight=10)`.
+    """Return the objective of an id with these parameters, as `objective("cross_entropy", weight=2)`.
 
     Args:
         spec: an id, or an id with parameters, as `attribution_entropy?weight=0.1&explainer=attention_all`. Parameters
             of the explainer follow a second question mark, with semicolons between them:
-            `explanation?explainer=integrated_gradients?n_steps=8;baselines=zero&score=kl`. An `Objective` is returned
-            unchanged.
+            `rationale_alignment?explainer=integrated_gradients?n_steps=8;baselines=zero&distance=kl`. An `Objective`
+            is returned unchanged.
         params: parameters of the objective; they override those of the spec. `explainer` is an `Explainer` or a spec.
 
     Raises:

@@ -12,8 +12,8 @@ from expound.errors import ExpoundError
 from expound.models import Batch
 from expound.models.outputs import to_float32
 from expound.objectives.base import TrainingStep
-from expound.objectives.explanation import get_rationale_mask
 from expound.objectives.gradient_penalty import EmbeddingGradientObjective
+from expound.objectives.rationale_alignment import get_rationale_mask
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from expound.explainers import Explainer
 from expound.recipes.base import Recipe
-from expound.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
+from expound.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_alignment_term, trainer_arguments
 
 EQUATION = "d(e(x), t)"
 USE = "To find the bounds that `er_constrained` needs."
@@ -26,7 +26,7 @@ def er_bound(
     Example: expound train er_bound --explainer alti --model bert-base-uncased --data sst:data/sst --output-dir
         runs/bound
     """
-    loss, _ = make_explanation_loss(explainer, 1.0)
+    loss, _ = make_alignment_term(explainer, 1.0)
     # §3.4
     patience = 10 if loss.explainer.name == "input_x_gradient" else 5
     return Recipe(

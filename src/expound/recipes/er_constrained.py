@@ -9,7 +9,7 @@ from expound.explainers import Explainer
 from expound.objectives import Constraint, CrossEntropy
 from expound.recipes.base import Effect, Recipe
 from expound.recipes.guidance import DEPARTURES as SHARED
-from expound.recipes.guidance import SHARED_FIELDS, make_explanation_loss, trainer_arguments
+from expound.recipes.guidance import SHARED_FIELDS, make_alignment_term, trainer_arguments
 from expound.training import ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
@@ -46,7 +46,7 @@ def er_constrained(
     Example: expound train er_constrained --explainer attention_last --bound 0.055 --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er
     """
-    loss, values = make_explanation_loss(explainer, 1.0)
+    loss, values = make_alignment_term(explainer, 1.0)
     if bound is None:
         bound = values.train_bound
         # the paper's dev bound belongs to its training bound: with another one it does not apply

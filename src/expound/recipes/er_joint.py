@@ -7,7 +7,7 @@ from typing import Annotated
 from expound.explainers import Explainer
 from expound.objectives import CrossEntropy
 from expound.recipes.base import Effect, Recipe
-from expound.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_explanation_loss, trainer_arguments
+from expound.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_alignment_term, trainer_arguments
 
 PAPER = {"weight": 1.0}
 EQUATION = r"\text{CE} + \lambda \, d(e(x), t)"
@@ -33,7 +33,7 @@ def er_joint(
     Example: expound train er_joint --explainer attention_last --control --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er
     """
-    loss, values = make_explanation_loss(explainer, weight)
+    loss, values = make_alignment_term(explainer, weight)
     return Recipe(
         name="er_joint",
         **SHARED_FIELDS,

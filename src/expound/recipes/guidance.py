@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from expound.explainers import Explainer, explainer
-from expound.objectives import ExplanationLoss
+from expound.objectives import RationaleAlignment
 
 ALIASES = {"attention": "attention_last", "rollout": "attention_rollout", "ixg": "input_x_gradient"}
 # §3.1: AdamW with β₂ .98, no weight decay, no clipping (0 in transformers), warm-up of 10 % of the steps
@@ -64,10 +64,10 @@ def make_guide(guide: str | Explainer) -> Explainer:
     return explainer(f"{ALIASES.get(name, name)}{mark}{query}")
 
 
-def make_explanation_loss(explainer: str | Explainer, weight: float) -> tuple[ExplanationLoss, GuideValues]:
+def make_alignment_term(explainer: str | Explainer, weight: float) -> tuple[RationaleAlignment, GuideValues]:
     """Return the explanation loss of a guide, and the paper's values for it."""
     guide = make_guide(explainer)
-    return ExplanationLoss(guide, weight=weight), GUIDE_VALUES.get(guide.name, DEFAULT_VALUES)
+    return RationaleAlignment(guide, weight=weight), GUIDE_VALUES.get(guide.name, DEFAULT_VALUES)
 
 
 def trainer_arguments(rate: float, epochs: int, **others: Any) -> dict[str, Any]:

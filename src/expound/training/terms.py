@@ -37,7 +37,7 @@ class ExplanationTerms(nn.Module):
 
     Example:
         explained = expound.load((model, tokenizer))
-        guidance = expound.objective("explanation", explainer="attention_last", weight=10.0)
+        guidance = expound.objective("rationale_alignment", explainer="attention_last", weight=10.0)
         terms = expound.ExplanationTerms(explained, [guidance])
         for inputs in loader:  # dictionaries with input_ids, attention_mask, labels and rationale_mask
             step = terms(inputs)

@@ -36,7 +36,7 @@ def with_objectives(
     loss under `task_loss`, and what objectives learn is saved with each checkpoint and restored when training resumes.
 
     Example:
-        guidance = expound.objective("explanation", explainer="attention_last", weight=10.0)
+        guidance = expound.objective("rationale_alignment", explainer="attention_last", weight=10.0)
         trainer_class = expound.with_objectives(Trainer, [guidance])
         trainer = trainer_class(model, args, train_dataset=rows, processing_class=tokenizer)  # as before
         trainer.train()

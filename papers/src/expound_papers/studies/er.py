@@ -109,14 +109,14 @@ class Setup:
             return {"explainer": GUIDES[guide]}
         self.train_bounds(guide)
         alone = self.runs[BOUNDS[guide]]
-        bound = alone.figure("explanation", of="train", times=1.5)
+        bound = alone.figure("rationale_alignment", of="train", times=1.5)
         if guide == "IxG":
             # As in the paper, the bound on dev: 1.5 times the training loss of so few epochs would bind nothing.
-            bound = alone.figure("explanation")
+            bound = alone.figure("rationale_alignment")
         return {
             "explainer": GUIDES[guide],
             "bound": bound,
-            "dev_bound": alone.figure("explanation"),
+            "dev_bound": alone.figure("rationale_alignment"),
             "multiplier_learning_rate": rate * (2.8125 if guide == "ATT" else 5.625),
             "multiplier_decay": decay,
         }
@@ -216,11 +216,11 @@ def vary_weight(study: Study, guide: str, bound: float) -> None:
     figure = f"fig-{12 if guide == 'IxG' else 5}-{guide.lower()}"
     study.table(
         figure, f"Guided by {guide}: explanation loss and cross-entropy, SST Dev", rows="recipe", columns="metric",
-        metrics=["dev_cross_entropy", "dev_explanation"], where={"recipe": names}, decimals=3, mark_best=False,
+        metrics=["dev_cross_entropy", "dev_rationale_alignment"], where={"recipe": names}, decimals=3, mark_best=False,
     )  # fmt: skip
     study.figure(
         figure, "scatter", f"Guided by {guide}: losses on SST Dev, mean and deviation over seeds", average=True,
-        where={"recipe": names}, x=Axis("dev_explanation", label="explanation loss"),
+        where={"recipe": names}, x=Axis("dev_rationale_alignment", label="explanation loss"),
         y=Axis("dev_cross_entropy", label="cross-entropy"), lines={} if study.is_small else {"bound": bound},
     )  # fmt: skip
 
@@ -287,7 +287,7 @@ def er_table_5(study: Study) -> None:
         several = f"{alone}, 3 seeds" if study.is_small and guide != "IxG" else alone
         study.table(
             f"table-5-{guide.lower()}", f"Guided by {guide}: explanation loss and AUC, SST Dev", rows="recipe",
-            columns="metric", metrics=["AUC", "dev_explanation"], decimals=3, mark_best=False,
+            columns="metric", metrics=["AUC", "dev_rationale_alignment"], decimals=3, mark_best=False,
             show="mean ± sd" if study.is_small else "mean",
             where={"dataset": "SST Dev", "explainer": guide, "recipe": [f"ER + {guide}", f"ER-C + {guide}", several]},
         )  # fmt: skip

@@ -230,7 +230,7 @@ def print_search(search: Mapping[str, Any]) -> None:
 
 def say_bounds(result: TrainResult) -> None:
     """Say which bounds of er_constrained follow from a run on the explanation loss alone."""
-    name = "explanation"
+    name = "rationale_alignment"
     lowest = dict[str, float]()
     for entry in result.history:
         for key in entry.keys() & {name, f"eval_{name}"}:

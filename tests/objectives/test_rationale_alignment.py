@@ -13,7 +13,7 @@ import expound
 import families
 from expound import ExpoundError
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.objectives import ExplanationLoss, StepContext, TrainingStep
+from expound.objectives import RationaleAlignment, StepContext, TrainingStep
 from expound.testing.models import replace_layer_norms
 from expound.training.loop.training_module import TrainingModule
 from smooth import along_directions
@@ -43,7 +43,7 @@ def model(**changes):
 def loss(guide, outputs, batch=None, **params):
     batch = two_tokens() if batch is None else batch
     step = TrainingStep(model(), batch, outputs)
-    return float(ExplanationLoss(expound.explainer(guide), **params)(step).detach())
+    return float(RationaleAlignment(expound.explainer(guide), **params)(step).detach())
 
 
 def last_layer(*heads) -> Outputs:
@@ -96,10 +96,10 @@ def concatenate_batches(*batches: Batch) -> Batch:
 def test_who_counts_where_nothing_is_marked_or_nobody_looked():
     """Shared goals: only who has a mark. Plain goals: everybody who was looked at, with a goal of zeros."""
     batch = concatenate_batches(two_tokens(), two_tokens((False, False)), two_tokens((False, False), looked=False))
-    attention = ExplanationLoss(expound.explainer("attention_last"))
+    attention = RationaleAlignment(expound.explainer("attention_last"))
     assert attention.select_examples(batch).tolist() == [True, False, False]
     assert float(attention.size(batch)) == 4
-    gradient = ExplanationLoss(expound.explainer("input_x_gradient"))
+    gradient = RationaleAlignment(expound.explainer("input_x_gradient"))
     assert gradient.select_examples(batch).tolist() == [True, True, False]
     marked, unmarked = (1 / sqrt(33) + 1), 9 / sqrt(33)
     assert loss("input_x_gradient", gradient_outputs(3), batch) == pytest.approx((marked + unmarked) / 8)
@@ -109,7 +109,7 @@ def test_without_any_rationale_the_loss_is_zero_and_so_is_its_gradient():
     explained = model()
     for guide in GUIDES:
         batch = replace(explained.encode(families.examples("bert")), labels=torch.tensor([0, 1, 2, 0, 1]))
-        module = TrainingModule(explained, [ExplanationLoss(expound.explainer(guide))]).train()
+        module = TrainingModule(explained, [RationaleAlignment(expound.explainer(guide))]).train()
         terms = module(batch, StepContext())["terms"]
         assert terms.tolist() == [0.0]
         terms.sum().backward()
@@ -127,12 +127,12 @@ def make_marked_batch(explained, marks=(0, 2)):
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-@pytest.mark.parametrize("score", ["mae", "mse", "bce", "kl"])
-def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
+@pytest.mark.parametrize("distance", ["mae", "mse", "bce", "kl"])
+def test_scores_are_those_of_torch_on_each_example_alone(guide, distance):
     """Also: neither padding nor neighbors change an example's part."""
     explained = model()
     batch = make_marked_batch(explained)
-    objective = ExplanationLoss(expound.explainer(guide), score=score)
+    objective = RationaleAlignment(expound.explainer(guide), distance=distance)
     found = TrainingModule(explained, [objective]).eval()(batch, StepContext(training=False))["terms"][0]
     total, size = 0.0, 0
     for row in (0, 2):
@@ -147,19 +147,19 @@ def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
             scores = F.normalize(scores, dim=0).abs()
         elif guide == "generic_attention":
             scores = scores / scores.sum()
-        if guide not in SIGNED or score == "kl":
+        if guide not in SIGNED or distance == "kl":
             gold = gold / gold.sum()
-        if score == "kl":
+        if distance == "kl":
             total += float(F.kl_div((scores / scores.sum()).clamp(min=1e-7).log(), gold, reduction="sum"))
             size += 1
             continue
-        reference = {"mae": F.l1_loss, "mse": F.mse_loss, "bce": F.binary_cross_entropy}[score]
+        reference = {"mae": F.l1_loss, "mse": F.mse_loss, "bce": F.binary_cross_entropy}[distance]
         total += float(reference(scores.clamp(1e-7, 1 - 1e-7), gold, reduction="sum"))
         size += one.length
     torch.testing.assert_close(float(found), total / size, rtol=1e-4, atol=1e-5)
 
 
-class Twice(ExplanationLoss):
+class Twice(RationaleAlignment):
     """The loss without fused kernels, which have no second derivative."""
 
     @property
@@ -175,7 +175,7 @@ def test_derivatives_of_first_and_second_order(guide):
     batch = make_marked_batch(explained).select([0]).trim_padding()[0]
     if guide not in ("alti", *RULES):
         replace_layer_norms(explained)
-    module = TrainingModule(explained, [Twice(expound.explainer(guide), score="mse")]).train()
+    module = TrainingModule(explained, [Twice(expound.explainer(guide), distance="mse")]).train()
     at = along_directions(module, batch)
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(at(point).sum(), point)
@@ -190,7 +190,7 @@ def test_the_step_s_own_pass_serves_what_needs_one_pass():
         # The first explanation also checks the model.
         expound.explainer(guide).attribute(explained, make_marked_batch(explained))
         explained.model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        module = TrainingModule(explained, [ExplanationLoss(expound.explainer(guide))]).train()
+        module = TrainingModule(explained, [RationaleAlignment(expound.explainer(guide))]).train()
         module(make_marked_batch(explained), StepContext())["terms"].sum().backward()
         assert len(calls) == expected, guide
 
@@ -201,7 +201,7 @@ def test_a_zero_attribution_has_a_finite_gradient():
     outputs = Outputs(torch.stack([gold, gold, gold], 1), embeddings)
     batch = two_tokens()
     step = TrainingStep(model(), batch, outputs)
-    value = ExplanationLoss(expound.explainer("input_x_gradient"))(step)
+    value = RationaleAlignment(expound.explainer("input_x_gradient"))(step)
     assert float(value.detach()) == pytest.approx(1 / 4)
     (slope,) = torch.autograd.grad(value, embeddings)
     assert torch.isfinite(slope).all()
@@ -216,15 +216,15 @@ def test_a_rationale_that_truncation_cut_off_is_none():
     finally:
         explained.processing_class.model_max_length = before
     assert batch.has_rationale.tolist() == [True]
-    assert not ExplanationLoss(expound.explainer("attention_rollout")).select_examples(batch).any()
-    assert ExplanationLoss(expound.explainer("input_x_gradient")).select_examples(batch).all()
+    assert not RationaleAlignment(expound.explainer("attention_rollout")).select_examples(batch).any()
+    assert RationaleAlignment(expound.explainer("input_x_gradient")).select_examples(batch).all()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"explainer": "occlusion"}, "not differentiable"),
-        ({"score": "huber"}, "unknown score 'huber'"),
+        ({"distance": "huber"}, "unknown distance 'huber'"),
         ({"normalization": "l1"}, "unknown normalization 'l1'"),
         ({"target": "gold"}, "unknown target of guidance 'gold'"),
     ],
@@ -232,12 +232,12 @@ def test_a_rationale_that_truncation_cut_off_is_none():
 def test_bad_choices_are_named(arguments, message):
     arguments = {"explainer": "attention_last"} | arguments
     with pytest.raises(ExpoundError, match=message):
-        ExplanationLoss(expound.explainer(arguments.pop("explainer")), **arguments)
+        RationaleAlignment(expound.explainer(arguments.pop("explainer")), **arguments)
 
 
 def test_kl_is_zero_at_the_goal_and_known_elsewhere():
     weights = torch.eye(4)[None, None].clone()
     weights[..., 0, :] = torch.tensor([0.25, 0.5, 0.25, 0.0])
     outputs = Outputs(torch.zeros(1, 3), attentions=(weights,))
-    found = loss("attention_last", outputs, score="kl", normalization="none")
+    found = loss("attention_last", outputs, distance="kl", normalization="none")
     assert found == pytest.approx(-log(0.5))

@@ -16,17 +16,17 @@ from expound.models import Batch
 from expound.objectives.attribution_objective import AttributionObjective
 from expound.objectives.base import TrainingStep, has_usable_label
 
-Score = Literal["mae", "mse", "bce", "kl"]
+Distance = Literal["mae", "mse", "bce", "kl"]
 Normalization = Literal["softmax", "none", "l2", "sum"]
 ROLLOUT = AttentionRollout()
-PAPER_NORMALIzATIONS: dict[str, Normalization] = {"attention_last": "softmax", "attention_rollout": "none"}
+PAPER_NORMALIZATIONS: dict[str, Normalization] = {"attention_last": "softmax", "attention_rollout": "none"}
 SOFTMAX_SCALE = 100.0
 MIN_PROBABILITY = 1e-7
 MIN_NORM = 1e-12
 
 
 @dataclass(frozen=True)
-class ExplanationLoss(AttributionObjective):
+class RationaleAlignment(AttributionObjective):
     """The distance of normalized attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
 
     The sum of the distances over all positions but padding is divided by the number of positions of the examples that
@@ -40,7 +40,7 @@ class ExplanationLoss(AttributionObjective):
 
     Args:
         explainer: any differentiable explainer.
-        score: the distance of an attribution e from a rationale t at each position: `mae` |e − t|, `mse` (e − t)²,
+        distance: the distance of an attribution e from a rationale t at each position: `mae` |e − t|, `mse` (e − t)²,
             `bce` binary cross-entropy, `kl` KL(t ‖ e).
         weight: λ, the factor of the term in the total loss.
         target: explain the gold `label` or the `predicted` one.
@@ -54,19 +54,19 @@ class ExplanationLoss(AttributionObjective):
     """
 
     explainer: Explainer = ROLLOUT
-    score: Score = "mae"
+    distance: Distance = "mae"
     weight: float = 1.0
     target: Literal["label", "predicted"] = "label"
     normalization: Normalization | None = None
-    name: ClassVar[str] = "explanation"
+    name: ClassVar[str] = "rationale_alignment"
     equation: ClassVar[str] = r"d(e(x), t), \; d \in \{ \text{MAE}, \text{MSE}, \text{BCE}, \text{KL} \}"
     use: ClassVar[str] = "The data has human rationales, and attributions should follow them."
     avoid: ClassVar[str] = "Rationales are noisy or of another task; the model then follows them, too."
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("score", self.score, DISTANCES)
-        check_choice("normalization", self.normalization_in_use, NORMALIzATIONS)
+        check_choice("distance", self.distance, DISTANCES)
+        check_choice("normalization", self.normalization_in_use, NORMALIZATIONS)
         check_choice("target of guidance", self.target, ("label", "predicted"))
 
     @property
@@ -77,13 +77,13 @@ class ExplanationLoss(AttributionObjective):
     @property
     def normalization_in_use(self) -> Normalization:
         """The given normalization, or else the default for the explainer."""
-        usual = PAPER_NORMALIzATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
+        usual = PAPER_NORMALIZATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
         return self.normalization or usual
 
     @property
     def compares_distributions(self) -> bool:
         """Whether the rationale is a distribution over its positions; otherwise it is 0 or 1 at each position."""
-        return self.normalization_in_use != "l2" or self.score == "kl"
+        return self.normalization_in_use != "l2" or self.distance == "kl"
 
     @property
     def params(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class ExplanationLoss(AttributionObjective):
     def size(self, batch: Batch) -> Tensor:
         """Return the number [] of positions of the examples that count; with `kl` the number of these examples."""
         counted = self.select_examples(batch)
-        if self.score == "kl":
+        if self.distance == "kl":
             return counted.sum().float()
         # special tokens are counted too: the paper's loss values (.03) and bounds are relative to this number
         return (batch.attended & counted[:, None]).sum().float()
@@ -114,14 +114,14 @@ class ExplanationLoss(AttributionObjective):
         """Return the distance between explanations and rationales, a scalar: a mean over what counts, see `size`."""
         batch = step.batch
         counted = batch.attended & self.select_examples(batch)[:, None]
-        scores = NORMALIzATIONS[self.normalization_in_use](self._explain(step), batch.attended)
+        scores = NORMALIZATIONS[self.normalization_in_use](self._explain(step), batch.attended)
         rationale = get_rationale_mask(batch).to(scores.dtype)
         if self.compares_distributions:
             # §3: the target of attention is t = e / Σe, that of input × gradient the mask itself
             rationale = rationale / rationale.sum(1, keepdim=True).clamp(min=1)
-        if self.score == "kl":
+        if self.distance == "kl":
             scores = _normalize_sum(scores, batch.attended)
-        distances = DISTANCES[self.score](scores, rationale).masked_fill(~counted, 0.0)
+        distances = DISTANCES[self.distance](scores, rationale).masked_fill(~counted, 0.0)
         return distances.sum() / self.size(batch).clamp(min=1)
 
     def _explain(self, step: TrainingStep) -> Tensor:
@@ -166,7 +166,7 @@ def _pointwise_kl(scores: Tensor, rationale: Tensor) -> Tensor:
     return entropy - rationale * scores.clamp(min=MIN_PROBABILITY).log()
 
 
-NORMALIzATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+NORMALIZATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": _normalize_softmax,
     "none": lambda scores, attended: scores,
     "l2": _normalize_l2,
