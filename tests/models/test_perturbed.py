@@ -10,7 +10,6 @@ import transformers as hf
 import families
 from expound import Batch, ExplainedModel, ExpoundError, attribute
 from expound.models.encoding.images import select_patches
-from expound.models.layers.architecture import get_layers
 from expound.models.perturbation import run as engine
 from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
@@ -432,24 +431,3 @@ def test_passes_cover_every_row_once(lengths, uniform):
         rows = lengths[part]
         assert len(rows) == 1 or max(rows) * len(rows) <= 10
         assert not uniform or len(set(rows)) == 1
-
-
-@torch.no_grad()
-def test_what_versions_share_is_projected_once():
-    model = small("bert")
-    batch = model.encode(uneven("bert", 1))
-    keep = ~torch.eye(batch.length, dtype=torch.bool)[batch.content[0]][:, None]
-    model.predict_perturbed(batch, keep, "mask")  # the first call also checks the model
-    first, last = (get_layers(model.model)[number].attention.self for number in (0, -1))
-    rows = {"key": [], "value": [], "query": []}
-    hooks = [
-        module.register_forward_hook(lambda m, i, output, name=name: rows[name].append(output.shape[:-1].numel()))
-        for name, module in {"key": first.key, "value": first.value, "query": last.query}.items()
-    ]
-    words = int(batch.content.sum())
-    model.predict_perturbed(batch, keep, "mask")
-    for hook in hooks:
-        hook.remove()
-    assert rows["key"] == rows["value"] == [batch.length + words], "each position as it is, and each word once masked"
-    assert rows["query"] == [words], "the head reads the first position of each version"
-    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.model.modules())

@@ -191,7 +191,7 @@ def _score_batch(
         assert scores.logits is not None
         return model.resolve_target(batch, target, scores.logits), scores.logits, scores
     require_assumptions(method, model, batch)
-    with model.evaluation_mode(), skip_unread_positions(model):
+    with model.evaluation_mode(), skip_unread_positions(model, batch):
         logits = require_finite_logits(model(batch).logits)
     explained = model.resolve_target(batch, target, logits)
     return explained, logits, method.explain(model, batch, explained)

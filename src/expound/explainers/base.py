@@ -366,7 +366,7 @@ class SinglePass(SharedPasses):
             if backward:
                 embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
             # Without the positions that the head does not read, the last hidden states would be incomplete.
-            with nullcontext() if capture.hidden_states else skip_unread_positions(model):
+            with nullcontext() if capture.hidden_states else skip_unread_positions(model, batch):
                 outputs = model(batch, embeddings, capture)
             logits, explanations = outputs.logits.detach(), []
             for number, select_target in enumerate(selectors, 1):

@@ -252,3 +252,14 @@ def _missing_mask_error(subject: str, what: str, arguments: str) -> ExpoundError
         f"{subject} needs a batch that says {what}: use model.batch(prompt_ids, response_ids), "
         f"or Batch.from_ids(…, {arguments})"
     )
+
+
+def find_last_tokens(batch: Batch, pad_id: int | None) -> Tensor:
+    """Return the position [B] at which a decoder's head reads: the last one whose token is not the padding token.
+
+    It is the first real position if all tokens are the padding token.
+    """
+    real = batch.attended
+    candidates = real if pad_id is None else real & (batch.inputs["input_ids"] != pad_id)
+    last = batch.length - 1 - candidates.long().flip(1).argmax(1)
+    return torch.where(candidates.any(1), last, real.long().argmax(1))

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError, ModelFailedError
-from expound.models.batch import PER_POSITION, Batch
+from expound.models.batch import PER_POSITION, Batch, find_last_tokens
 from expound.models.layers.architecture import get_base_model, unwrap_adapter
 from expound.models.outputs import Capture, require_finite_logits
-from expound.models.passes.replace_inputs import find_last_tokens
 from expound.models.state import freeze_weights
 
 MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -34,7 +33,8 @@ PADDING = 3
 TOLERANCE = {8: 1e-6, 4: 1e-4, 2: 5e-2}
 """The difference that counts as rounding, as a share of the largest number, by the bytes of the model's type."""
 
-_FOUND = WeakKeyDictionary[nn.Module, dict[str, Any]]()
+_FOUND = WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], dict[str, Any]]]()
+"""Facts by name, of each model and of the parts that it had when they were measured."""
 
 
 @dataclass
@@ -109,13 +109,47 @@ def can_be_checked(model: Any) -> bool:
 
 def is_changed_by_padding(model: Any) -> bool:
     """Return whether padding is known to change the model's answers."""
-    return model.is_checked and bool(_FOUND.get(model.model, {}).get("padding"))
+    return model.is_checked and bool(_get_facts(model).get("padding"))
+
+
+def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Tensor]) -> bool:
+    """Return whether a shortcut gives the answer of the plain pass, compared on one example once per loaded model.
+
+    A shortcut may be taken only where this is true. It is measured even for models that are not to be checked, since it
+    refuses nothing.
+
+    Args:
+        model: an explained model.
+        shortcut: its name.
+        batch: what the example is taken from at the first call.
+        run: a function from the example, without padding, to its logits by the shortcut, one row at least. If it
+            raises, the shortcut does not fit the model.
+    """
+
+    def compare() -> bool:
+        probe = Probe(model, batch)
+        try:
+            found = run(probe.alone)
+            return are_close(found, probe.answer.expand_as(found), model)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (ExpoundError, *MODEL_ERRORS):
+            return False
+
+    found: bool = remember(model, f"shortcut {shortcut}", compare)
+    return found
+
+
+def _get_facts(model: Any) -> dict[str, Any]:
+    """Return the facts that are known of a model with its present parts; a new head makes it another model."""
+    parts = (model.config._attn_implementation, *map(type, model.model.modules()))
+    return _FOUND.setdefault(model.model, {}).setdefault(parts, {})
 
 
 def remember(model: Any, name: str, measure: Callable[[], Any]) -> Any:
     """Return a fact about a loaded model, measured at the first call, in evaluation mode with fixed weights."""
     with model.lock():
-        facts = _FOUND.setdefault(model.model, {})
+        facts = _get_facts(model)
         if name not in facts:
             with ExitStack() as scope:
                 scope.enter_context(model.evaluation_mode())
@@ -131,7 +165,7 @@ def remember(model: Any, name: str, measure: Callable[[], Any]) -> Any:
 def take_example(model: Any, batch: Batch) -> Batch:
     """Return the shortest example of at least four positions, or else the longest, without padding.
 
-    Where the head reads one position, or their mean, the example is cut to 16 positions.
+    Where the head reads one position, or their mean, the example is cut to 16 positions, and a prompt to its last 16.
     """
     lengths = batch.attended.sum(1)
     enough = lengths >= LEAST
@@ -139,6 +173,12 @@ def take_example(model: Any, batch: Batch) -> Batch:
     if enough.any():
         row = lengths.masked_fill(~enough, batch.length + 1).argmin()
     alone = batch.select([int(row)]).trim_padding()[0]
+    if model.task.name == "generation" and not model.is_encoder_decoder and PER_POSITION.issuperset(alone.inputs):
+        assert alone.response is not None
+        end = int(alone.response.sum()) + MOST
+        # The positions of the whole text would not be those of its end.
+        inputs = {name: values for name, values in alone.inputs.items() if name != "position_ids"}
+        return replace(alone, inputs=inputs)._map_tensors(lambda values: values[:, -end:], PER_POSITION)
     if not model.has_text_head or model.modality == "image":
         return alone
     return alone._map_tensors(lambda values: values[:, :MOST], PER_POSITION)
@@ -146,18 +186,19 @@ def take_example(model: Any, batch: Batch) -> Batch:
 
 def get_tolerance(model: Any) -> float:
     """Return the share of the largest number that counts as rounding of the model's passes."""
-    # Layers of 8-bit weights round their inputs as well, whatever the model's type.
-    if getattr(model.model, "is_loaded_in_8bit", False):
+    # Layers of 8-bit weights round their inputs as well, whatever the type, and so does the mixed precision that
+    # Accelerate puts into the model's forward.
+    if getattr(model.model, "is_loaded_in_8bit", False) or hasattr(model.model, "_original_forward"):
         return TOLERANCE[2]
     return TOLERANCE[model.dtype.itemsize]
 
 
-def are_close(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether two answers differ by no more than rounding."""
+def are_close(one: Tensor, other: Tensor, model: Any) -> bool:
+    """Return whether two answers of a model differ by no more than rounding."""
     one, other = one.double(), other.double()
     # Some heads answer −∞ for outputs that are masked.
     scale = float(torch.where(other.isfinite(), other, 0).abs().max().clamp(min=1))
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=TOLERANCE[dtype.itemsize] * scale)
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=get_tolerance(model) * scale)
 
 
 def check_answers(model: Any, probe: Probe) -> str:
@@ -180,7 +221,7 @@ def check_answers(model: Any, probe: Probe) -> str:
     count = int(response.sum())
     own = model.generator(**arguments, use_cache=False, return_dict=True).logits[0, -count:].double()
     expected = own.log_softmax(-1).gather(1, said[0, -count:, None])[:, 0]
-    if are_close(answer[0, :, 0], expected, model.dtype):
+    if are_close(answer[0, :, 0], expected, model):
         return ""
     name = type(unwrap_adapter(model.generator)).__name__
     return f"its log-probabilities of a response are not those that {name} gives before it has read what follows"
@@ -225,7 +266,7 @@ def _measure_slopes(model: Any, alone: Batch, answer: Tensor) -> tuple[str, Read
     with torch.enable_grad(), base.register_forward_hook(keep):
         embeddings = model.embed(alone).detach().requires_grad_()
         logits = model(alone, embeddings).logits
-        if not are_close(logits.detach(), answer, model.dtype):
+        if not are_close(logits.detach(), answer, model):
             return "it reads more of a text than its input embeddings", None
         # A fixed direction, so that the gradients of logits do not cancel.
         direction = torch.linspace(1, 2, logits.shape[-1], dtype=logits.dtype, device=logits.device)
@@ -293,7 +334,7 @@ def check_attention(model: Any, probe: Probe) -> str:
     """Check that each layer has one attention map, whose rows are shares, and that they are the model's own."""
     alone = probe.alone
     outputs = model(alone, capture=Capture(attentions=True))
-    if not are_close(outputs.logits, probe.answer, model.dtype):
+    if not are_close(outputs.logits, probe.answer, model):
         return "an explicit softmax gives other answers than its attention does"
     maps, layers = outputs.attentions, model.attention_shape[0]
     if len(maps) != layers:
@@ -311,7 +352,7 @@ def check_attention(model: Any, probe: Probe) -> str:
 def check_second_derivatives(model: Any, probe: Probe) -> str:
     """Check that attention computed without fused kernels, which second derivatives need, gives the same answer."""
     explicit = model.run_pass(probe.alone, None, Capture(differentiable_twice=True)).logits
-    if are_close(explicit, probe.answer, model.dtype):
+    if are_close(explicit, probe.answer, model):
         return ""
     return "an explicit softmax gives other answers than its attention does"
 
@@ -332,7 +373,7 @@ def check_padding(model: Any, probe: Probe) -> str:
     logits = model.run_pass(padded, None, Capture()).logits
     if model.task.name == "span":
         logits = logits[:, :, padded.attended[0]]
-    if are_close(logits, probe.answer, model.dtype):
+    if are_close(logits, probe.answer, model):
         return ""
     return "padding changes its answers"
 

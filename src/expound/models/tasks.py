@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError, check_choice, unknown
 from expound.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
+from expound.models.layers.architecture import has_head
 from expound.models.outputs import to_float32
 
 OutputKind = Literal["logit", "log_prob", "prob"]
@@ -377,13 +378,13 @@ def make_task(model: PreTrainedModel, name: str | None = None) -> Task:
 
 
 def _infer_task_name(model: PreTrainedModel) -> str:
-    name, config = type(model).__name__, model.config
-    if name.endswith("ForQuestionAnswering"):
+    config = model.config
+    if has_head(model, "ForQuestionAnswering"):
         return "span"
-    if not name.endswith(("ForSequenceClassification", "ForImageClassification")):
+    if not has_head(model, "ForSequenceClassification", "ForImageClassification"):
         raise ExpoundError(
-            f"{name} has no head to explain: expected …ForSequenceClassification, …ForQuestionAnswering "
-            "or …ForImageClassification"
+            f"{type(model).__name__} has no head to explain: expected …ForSequenceClassification, "
+            "…ForQuestionAnswering or …ForImageClassification"
         )
     if config.problem_type == "multi_label_classification":
         return "multi_label"

@@ -137,7 +137,7 @@ class _RefinementBatch:
         modes, weights = self.masking.masking, self.masking.settings.weights
         reference = self._draw_reference(step) if modes.mode == "random" else self._reference
         # The mask and its inverse share one pass of the explained model.
-        with freeze_weights(self.model), skip_unread_positions(self.model):
+        with freeze_weights(self.model), skip_unread_positions(self.model, self._doubled):
             logits = modes.logits(self.model, self._doubled, torch.cat([scores, 1 - scores]), reference)
         kept, without = logits.chunk(2)
         return weights.total(kept, without, self.answer, own_scores, self.retokenized.own.content).sum()

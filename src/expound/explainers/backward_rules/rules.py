@@ -94,14 +94,14 @@ class BackwardRules(SharedPasses, DimensionwiseExplainer):
         factors = self._record_factors(model, batch) if keep_graph else HeldFactors()
         with (
             torch.enable_grad(),
+            skip_unread_positions(model, batch),
             apply_backward_rules(model.model, factors, self.rules),
             self._capture_layer_inputs(model, keep_graph) as inputs,
         ):
             embeddings = None
             if self.start == "embeddings":
                 embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
-            with skip_unread_positions(model):
-                outputs = model(batch, embeddings, capture)
+            outputs = model(batch, embeddings, capture)
         logits, explanations = outputs.logits.detach(), []
         for number, select_target in enumerate(selectors, 1):
             with torch.enable_grad():
@@ -123,13 +123,13 @@ class BackwardRules(SharedPasses, DimensionwiseExplainer):
         """
         with (
             torch.enable_grad(),
+            skip_unread_positions(model, batch),
             apply_backward_rules(model.model, HeldFactors(), self.rules),
             self._capture_layer_inputs(model, keep_graph=False) as inputs,
             cut_graph_at_layers(model, layers) as calls,
         ):
             embeddings = embed_with_gradient(model, batch, keep_graph=False) if self.start == "embeddings" else None
-            with skip_unread_positions(model):
-                outputs = model(batch, embeddings, self._capture)
+            outputs = model(batch, embeddings, self._capture)
             if len(calls) + 1 != len(inputs):
                 return None
             for call, next_input in zip(calls, inputs[1:], strict=True):
@@ -217,6 +217,6 @@ class BackwardRules(SharedPasses, DimensionwiseExplainer):
     def _record_factors(self, model: ExplainedModel, batch: Batch) -> HeldFactors:
         """Return the factors of an ordinary pass, with their graphs."""
         factors = HeldFactors(record=True)
-        with apply_backward_rules(model.model, factors, self.rules), skip_unread_positions(model):
+        with skip_unread_positions(model, batch), apply_backward_rules(model.model, factors, self.rules):
             model(batch, capture=CAPTURE)
         return factors.make_replay()

@@ -80,7 +80,7 @@ class DeepLift(SharedPasses, DimensionwiseExplainer):
         embeddings = model.embed(batch).detach().requires_grad_()
         baseline = model.embed_reference(batch, self.baselines).detach()
         rule = RescaleRule(model.model)
-        with skip_unread_positions(model):
+        with skip_unread_positions(model, batch):
             with rule.record():
                 reference = model(batch, baseline, CAPTURE)
             with rule.replay():

@@ -74,7 +74,7 @@ class EmbeddingGradient(OutputExplainer, SinglePass):
         count = count_targets_per_pass(batch.attended.numel())
         if min(count, len(targets)) == 1:
             return super().compute_each(model, batch, targets)
-        with torch.enable_grad(), skip_unread_positions(model):
+        with torch.enable_grad(), skip_unread_positions(model, batch):
             outputs = model(batch, embed_with_gradient(model, batch, keep_graph=False), self.capture)
             scores = torch.stack([self.score(model, outputs, target).sum() for target in targets])
         embeddings, results = outputs.embeddings, list[Tensor]()

@@ -52,7 +52,7 @@ def gradients_at(
     capture = Capture(differentiable_twice=keep_graph)
     for index in _pack_points(batch, rows, points_per_pass):
         part, columns = batch.select(rows[index]).trim_padding()
-        with torch.enable_grad(), skip_unread_positions(model):
+        with torch.enable_grad(), skip_unread_positions(model, part):
             inputs = at(index)[:, columns]
             if not (keep_graph and inputs.requires_grad):
                 inputs = inputs.detach().requires_grad_()
@@ -72,7 +72,7 @@ def scores_at(
     parts, capture = [], Capture(differentiable_twice=torch.is_grad_enabled())
     for index in _pack_points(batch, rows, None):
         part, columns = batch.select(rows[index]).trim_padding()
-        with skip_unread_positions(model):
+        with skip_unread_positions(model, part):
             logits = model(part, at(index)[:, columns], capture).logits
         parts.append((index, model.task.score(logits, shift_spans(model, columns, target[rows[index]]))))
     order = torch.cat([index for index, _ in parts])

@@ -8,7 +8,6 @@ FAMILY = Family(
         "attention.self.value",
         "attention.output.dense",
         norm="attention.output.LayerNorm",
-        projections=("attention.self.query", "attention.self.key", "attention.self.value"),
     ),
     feed_forward=FeedForward(
         "intermediate.dense", "intermediate.intermediate_act_fn", "output.dense", norm="output.LayerNorm"

@@ -8,7 +8,7 @@ from expound.models.families.record import SMALL, Head, Hooks
 FAMILY = replace(
     BERT,
     # Its attention does not go through transformers' interface.
-    attention=replace(BERT.attention, projections=(), hooks=Hooks("query", "key", "value")),
+    attention=replace(BERT.attention, hooks=Hooks("query", "key", "value")),
     head=Head("classifier.out_proj", dense="classifier.dense", activation="hidden_act"),
     after_attention=None,
     accepts_pairwise_mask=False,

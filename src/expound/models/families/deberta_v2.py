@@ -12,7 +12,6 @@ FAMILY = replace(
     attention=replace(
         BERT.attention,
         value="attention.self.value_proj",
-        projections=(),
         hooks=Hooks("query_proj", "key_proj", "value_proj"),
     ),
     head=Head("classifier", dense="pooler.dense", activation="pooler_hidden_act"),

@@ -45,8 +45,7 @@ class Hooks:
 class Attention:
     """A layer's attention: the projections to the values and after it, and its norm; paths start at the layer.
 
-    `part`: the share of a fused projection that holds the values, as (index, number of parts). `projections`: the
-    modules that compute queries, keys and values from the layer's input, position by position. `hooks`: the parts of an
+    `part`: the share of a fused projection that holds the values, as (index, number of parts). `hooks`: the parts of an
     attention that does not go through transformers' interface. `norm_of_output`: a norm of the attention's output,
     before the residual is added.
     """
@@ -55,7 +54,6 @@ class Attention:
     output: str
     norm: str
     part: tuple[int, int] = (0, 1)
-    projections: tuple[str, ...] = ()
     hooks: Hooks | None = None
     norm_of_output: str | None = None
 

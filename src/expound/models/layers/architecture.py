@@ -22,6 +22,11 @@ def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model()
 
 
+def has_head(model: PreTrainedModel, *heads: str) -> bool:
+    """Return whether the model is of a class of transformers with one of these heads, or of a subclass of it."""
+    return any(base.__name__.endswith(heads) for base in type(unwrap_adapter(model)).__mro__)
+
+
 def find_cache_argument(model: PreTrainedModel) -> str | None:
     """Return the name under which the model takes and returns its cache, or None if it takes none."""
     parameters = inspect.signature(unwrap_adapter(model).forward).parameters
@@ -97,18 +102,17 @@ def get_architecture(model: PreTrainedModel) -> Family:
 
 def _get_own_head(model: PreTrainedModel, family: Family) -> Head | None:
     """Return the model's head if it differs from the family's head for classes; else None."""
-    name = type(model).__name__
     own: Head | None = getattr(model, "own_head", None)
     if own is not None:
         return own
     if hasattr(model, "qa_outputs"):
         return Head("qa_outputs")
     # ModernBERT's head for tags has the same layers as its head for classes.
-    if name.endswith("ForTokenClassification") and not family.head.norm:
+    if has_head(model, "ForTokenClassification") and not family.head.norm:
         return Head("classifier" if hasattr(model, "classifier") else "score")
-    if name.endswith("ForMultipleChoice") and hasattr(model.base_model, "pooler"):
+    if has_head(model, "ForMultipleChoice") and hasattr(model.base_model, "pooler"):
         return Head("classifier", dense="@.pooler.dense", activation="tanh")
-    if name.endswith("ForMaskedLM"):
+    if has_head(model, "ForMaskedLM"):
         if family.masked is None:
             raise ExpoundError(
                 f"nothing is known of the masked head of model type {model.config.model_type!r}: use gradients"

@@ -32,7 +32,7 @@ from expound.models.choices import ChoosingModel
 from expound.models.explained import ExplainedModel
 from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from expound.models.generation.model import GeneratingModel
-from expound.models.layers.architecture import get_embedding, unwrap_adapter
+from expound.models.layers.architecture import get_embedding, has_head
 from expound.models.layers.head_activation import restore_head_activation
 from expound.models.loading.adapters import find_adapter_base, has_own_config, load_adapter, read_config
 from expound.models.loading.checkpoint import (
@@ -242,7 +242,7 @@ def _wrap_by_task(
         wrapper = EncoderDecoderModel if loaded.config.is_encoder_decoder else GeneratingModel
         return wrapper(loaded, processing_class, max_length)
     for head, own_wrapper in OWN.items():
-        if task is None and type(unwrap_adapter(loaded)).__name__.endswith(head):
+        if task is None and has_head(loaded, head):
             return own_wrapper(loaded, processing_class, max_length)
     return ExplainedModel(loaded, processing_class, task, max_length)
 

@@ -41,7 +41,7 @@ def compute_directional_derivatives(
         slope: Tensor = jvp(compute_logits, (embeddings,), (direction * part[..., None],))[1]
         return slope
 
-    with skip_unread_positions(model):
+    with skip_unread_positions(model, batch):
         chunk = max(1, TOKENS_PER_CHUNK // embeddings.shape[:2].numel())
         slopes: Tensor = vmap(differentiate, chunk_size=chunk)(parts.to(embeddings.dtype))
     return slopes

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch
+from expound.models.batch import Batch, find_last_tokens
 
 NO_ID = -1
 
@@ -44,17 +44,6 @@ def replace_embeddings(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
         yield
     if not is_replaced:
         raise ExpoundError("the model did not read the input embeddings given to it: it looks words up somewhere else")
-
-
-def find_last_tokens(batch: Batch, pad_id: int | None) -> Tensor:
-    """Return the position [B] at which a decoder's head reads: the last one whose token is not the padding token.
-
-    It is the first real position if all tokens are the padding token.
-    """
-    real = batch.attended
-    candidates = real if pad_id is None else real & (batch.inputs["input_ids"] != pad_id)
-    last = batch.length - 1 - candidates.long().flip(1).argmax(1)
-    return torch.where(candidates.any(1), last, real.long().argmax(1))
 
 
 @contextmanager

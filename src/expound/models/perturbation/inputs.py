@@ -15,7 +15,6 @@ from expound.errors import ExpoundError
 from expound.models.batch import Batch
 from expound.models.encoding.images import select_patches
 from expound.models.hugging_face import HuggingFaceModel
-from expound.models.perturbation.first_projection import share_first_projection
 from expound.models.perturbation.prefix_tree import PerturbedText
 
 MASK_FIELDS = ("response", "readout_mask", "decoder_mask")
@@ -170,12 +169,9 @@ class Replacement:
         """Run one pass over these inputs, without columns that are padding in all of them."""
         batch, columns = self.batch.select(self.example[rows]).trim_padding()
         keep = self.keep[rows, columns]
-        places = self.example[rows, None] * batch.length + torch.arange(batch.length, device=keep.device)
         assert self.perturbation != "attend"
         embeddings = self.model.blend(batch, keep, self.perturbation)
-        # A position of an example has two possible embeddings, its own and the reference.
-        with share_first_projection(self.model, 2 * places + keep):
-            return _run_batch(self.model, batch, embeddings)
+        return _run_batch(self.model, batch, embeddings)
 
 
 class Masking(Replacement):

@@ -19,7 +19,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from expound.models.batch import Batch
-from expound.models.checks import MODEL_ERRORS, are_close, can_be_checked, remember
+from expound.models.checks import is_exact
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
 from expound.models.perturbation.packing import pack_by_padding
@@ -30,9 +30,6 @@ TEXTS_PER_TREE = 512
 """Texts per tree; keys and values are kept until their tree is done."""
 PASS_COSTS = {"cpu": 24, "cuda": 4096}
 """The number of tokens that cost as much as one more pass."""
-
-CHECKED_TOKENS = 9
-"""Tokens of the prompt on which the cache is checked."""
 
 PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 """Layers of a cache that hold keys and values and nothing else; classes derived from them hold more."""
@@ -78,30 +75,20 @@ def supports_prefix_sharing(model: HuggingFaceModel) -> bool:
     return not is_stateful and all(type(layer) in PLAIN_LAYERS for layer in layers)
 
 
-def shares_prefixes(model: Any, text: PerturbedText) -> bool:
-    """Return whether a pass on cached keys and values gives a text the model's own answer, measured once per model."""
-    if not can_be_checked(model) or text.shareable_tokens < 2:
-        return True
+def shares_prefixes(model: Any, batch: Batch) -> bool:
+    """Return whether a pass on cached keys and values gives the model's own answer to a response."""
 
-    def measure() -> bool:
-        try:
-            return _is_cache_exact(model, text)
-        except MODEL_ERRORS:
-            return False
+    def continue_halfway(alone: Batch) -> Tensor:
+        assert alone.response is not None
+        foil = None if alone.foil is None else alone.foil[0]
+        text = PerturbedText(alone.inputs["input_ids"][0], int(alone.response.sum()), foil)
+        _, new = _continue(model, [text], [[]])
+        half = text.shareable_tokens // 2
+        beginning = [(keys[:, :half], values[:, :half]) for keys, values in new.copy(0)]
+        # Beside each other, so that the cache has padding: GIT extends a mask that is as wide as its cache.
+        return _continue(model, [text, text], [[beginning], []])[0]
 
-    found: bool = remember(model, "prefix sharing", measure)
-    return found
-
-
-def _is_cache_exact(model: Any, text: PerturbedText) -> bool:
-    """Compare the end of a text, read on a cached beginning beside a text without one, with a pass over all of it."""
-    short = PerturbedText(text.ids[-(text.response + CHECKED_TOKENS) :], text.response, text.foil)
-    expected, new = _continue(model, [short], [[]])
-    half = short.shareable_tokens // 2
-    beginning = [(keys[:, :half], values[:, :half]) for keys, values in new.copy(0)]
-    # Beside each other, so that the cache has padding: GIT extends a mask that is as wide as its cache.
-    found, _ = _continue(model, [short, short], [[beginning], []])
-    return are_close(found, expected.expand_as(found), model.dtype)
+    return is_exact(model, "prefix sharing", batch, continue_halfway)
 
 
 def build_tree(texts: Sequence[PerturbedText]) -> list[Branch]:

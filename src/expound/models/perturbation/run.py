@@ -49,6 +49,7 @@ def run_perturbed(
         return _run_blended(model, batch, keep, perturbation)
     # Checked before hooks are set below, which would see the passes of the check.
     find_failure(model, "padding", Probe(model, batch))
+    shares_beginnings = len(keep) > 1 and supports_prefix_sharing(model) and shares_prefixes(model, batch)
     if cache is None:
         cache = PerturbationCache()
     # Explaining several targets asks for the same inputs several times in a row, without computing their keys.
@@ -63,8 +64,8 @@ def run_perturbed(
         inputs = Masking(model, batch, allowed)
     else:
         inputs = Replacement(model, batch, allowed, perturbation)
-    with torch.no_grad(), model.evaluation_mode(), skip_unread_positions(model, attention=False):
-        answers = _run_distinct(model, inputs, perturbation, cache)
+    with torch.no_grad(), model.evaluation_mode(), skip_unread_positions(model, batch):
+        answers = _run_distinct(model, inputs, perturbation, cache, shares_beginnings)
     logits = answers.view(*keep.shape[:2], *answers.shape[1:])
     # Copies, so that a caller who writes into its tensors does not change the cache.
     cache.last = (batch, keep.clone(), perturbation, logits)
@@ -79,8 +80,9 @@ def _run_blended(model: HuggingFaceModel, batch: Batch, keep: Tensor, perturbati
 
 
 def _run_distinct(
-    model: HuggingFaceModel, inputs: PerturbedInputs, perturbation: RemovalMethod, cache: PerturbationCache
-) -> Tensor:
+    model: HuggingFaceModel, inputs: PerturbedInputs, perturbation: RemovalMethod, cache: PerturbationCache,
+    shares_beginnings: bool,
+) -> Tensor:  # fmt: skip
     """Return the logits of every input, [M, C] (spans: [M, 2, L]), and add those of new inputs to the cache."""
     keys = inputs.compute_keys()
     first, number = _find_distinct(keys)
@@ -90,7 +92,7 @@ def _run_distinct(
     lengths = inputs.lengths.cpu().numpy()[first[new]]
     new = new[np.argsort(-lengths, kind="stable")]
     rows = torch.as_tensor(first[new], device=model.device)
-    for index, answer in zip(new, _run_rows(model, inputs, rows, perturbation), strict=True):
+    for index, answer in zip(new, _run_rows(model, inputs, rows, perturbation, shares_beginnings), strict=True):
         cache[names[index]] = answer
     answers = [cache[name] for name in names]
     if model.task.name == "span":
@@ -101,7 +103,7 @@ def _run_distinct(
 
 
 def _run_rows(
-    model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor, perturbation: RemovalMethod
+    model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor, perturbation: RemovalMethod, shares_beginnings: bool
 ) -> list[Tensor]:
     """Return the logits of these inputs, longest first; texts share their beginnings if that saves much.
 
@@ -117,9 +119,9 @@ def _run_rows(
         remote: Any = model
         return list(remote.score_texts(texts))
     budget = TOKENS_PER_PASS.get(model.device.type, TOKENS_PER_PASS["cuda"])
-    if len(rows) > 1 and supports_prefix_sharing(model):
+    if len(rows) > 1 and shares_beginnings:
         texts = inputs.get_texts(rows)
-        if texts and shares_prefixes(model, texts[0]):
+        if texts:
             answers = run_prefix_tree(model, texts, budget)
             if answers is not None:
                 return answers

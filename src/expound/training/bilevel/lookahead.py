@@ -50,7 +50,7 @@ class Student(nn.Module):
         """
         if teacher_explanation is None or not self.weight:
             return self.simulation(batch)
-        with skip_unread_positions(self.explained):
+        with skip_unread_positions(self.explained, batch):
             outputs = self.explained(batch, capture=self._capture())
         explanation = self._explain_outputs(batch, outputs)
         return mean_task_loss(self.explained, batch, outputs.logits) + self.weight * explanation_divergence(
@@ -59,7 +59,7 @@ class Student(nn.Module):
 
     def simulation(self, batch: Batch) -> Tensor:
         """Compute L_sim, the task's loss at the teacher's answers (eq. 1), a mean over the batch."""
-        with skip_unread_positions(self.explained):
+        with skip_unread_positions(self.explained, batch):
             return mean_task_loss(self.explained, batch, self.explained(batch).logits)
 
     def explanation(self, batch: Batch) -> Tensor:

@@ -96,7 +96,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
                 batch, self.scaffolding.explain_rows(self.rows, batch.attended)
             )
         drawn = seeded_random_state(self._seed("student")) if self.scaffolding.without_lookahead else nullcontext()
-        with skip_unread_positions(self.explained), drawn:
+        with skip_unread_positions(self.explained, batch), drawn:
             return super().compute_loss(model, {"batch": self.teacher_batch}, return_outputs, num_items_in_batch)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:

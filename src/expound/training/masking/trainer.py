@@ -69,7 +69,7 @@ class MaskingModule(TrainingModule):
         reference = masking.masking.reference(model, batch, drawn)
         # Both the masked input and its inverse are read in one pass of twice the batch.
         doubled = None if reference is None else reference.repeat(2, 1, 1)
-        with skip_unread_positions(model):
+        with skip_unread_positions(model, batch):
             kept, without = masking.masking.logits(model, repeat_batch(batch), concat_inverse(scores), doubled).chunk(2)
         step = MaskingStep(
             model, batch, outputs, context,
