@@ -98,7 +98,7 @@ class Case:
 
             def run_masks(predictions: list[Any] = predictions) -> None:
                 for batch, out, target in predictions:
-                    self.masking.scores_from_outputs(self.model, batch, out, target, keep_graph=False)
+                    self.masking.compute(self.model, batch, [target], out)
 
             pairs = [(measure_seconds(run_passes), measure_seconds(run_masks)) for _ in range(repeats + 1)][1:]
             results[f"pass of F, {name}"] = statistics.median(pass_time for pass_time, _ in pairs) / self.count

@@ -119,9 +119,7 @@ def measure_ivra(steps: int) -> dict[str, dict[str, Any]]:
         batch, target = load_rows(length, 16), torch.zeros(16, dtype=torch.long)
 
         def explain(attention: InterpretableAttention, batch: Batch = batch, target: Tensor = target) -> None:
-            attention.scores_from_outputs(
-                model, batch, model(batch, capture=attention.capture), target, keep_graph=False
-            )
+            attention.compute(model, batch, [target], model(batch, capture=attention.capture))
 
         attentions = {
             normalizer: InterpretableAttention.for_model(model, normalizer=normalizer)

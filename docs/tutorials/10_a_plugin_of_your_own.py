@@ -10,9 +10,10 @@
 # In this example, a word's score is the length of the gradient at its embedding, times the length of the embedding to
 # a power. For methods of this kind, subclass `EmbeddingGradient` and write one formula, `scores_from_gradient`. For
 # other methods, subclass `expound.explainers.Explainer` and write `scores(model, batch, target)`, which returns scores
-# [B, L] for B examples of L positions; the class in [examples/plugin](../contribute/plugin.md) does so. In both cases
-# the base class resolves the target, sets the scores of special tokens and padding to zero, and restores the model's
-# state.
+# [B, L] for B examples of L positions; the class in [examples/plugin](../contribute/plugin.md) does so. A method whose
+# passes serve several targets writes `compute(model, batch, targets, outputs=None)` instead, which returns a
+# `TokenScores` for each of them. In all cases the base class resolves the target, sets the scores of special tokens and
+# padding to zero, and restores the model's state.
 #
 # The card's `name` is the id of the entry point. Its `family` is one of control, gradients, attention, decomposition,
 # perturbation, search, interactions, learned and prompted. Its `unit` describes a score; `{output}` is replaced by the
@@ -67,8 +68,9 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 # %% [markdown]
 # ## A method with attention and a gradient
 #
-# A `SinglePass` method declares in `capture` what the forward pass has to record, and computes scores from it in
-# `scores_from_outputs`. Attention comes in two forms:
+# A `SinglePass` method declares in `capture` what the forward pass has to record, in `gradient_points` where the
+# gradient of the target's score is taken, and computes scores from both in `scores_from_outputs`. Attention comes in
+# two forms:
 #
 # - `outputs.attentions`: one tensor [B, H, L, L] per layer; rows are queries and columns are keys. All models with
 #   attention have it. For an encoder-decoder it is one map per decoder layer over the whole row of the batch (prompt,
@@ -91,7 +93,7 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 from dataclasses import dataclass
 from typing import ClassVar
 
-from expound.explainers import MethodCard, OutputExplainer, SinglePass, compute_gradients
+from expound.explainers import MethodCard, OutputExplainer, SinglePass
 from expound.models import Capture
 
 
@@ -109,11 +111,14 @@ class AttentionSlope(OutputExplainer, SinglePass):
         """Return one forward and one backward pass. Without a backward pass, no gradients are recorded."""
         return 1.0, 1.0
 
-    def scores_from_outputs(self, model, batch, outputs, target, *, keep_graph):
-        """Return Σ_q readout(q) · mean_h (A ⊙ ∂f_c/∂A)[q, i], [B, L]."""
+    def gradient_points(self, outputs):
+        """Return the attention of the last layer."""
         # In an encoder-decoder, self-attention and cross-attention together are one decoder layer.
-        last = outputs.blocks[-2:] or outputs.attentions[-1:]
-        gradients = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
+        return outputs.blocks[-2:] or outputs.attentions[-1:]
+
+    def scores_from_outputs(self, model, batch, outputs, target, gradients):
+        """Return Σ_q readout(q) · mean_h (A ⊙ ∂f_c/∂A)[q, i], [B, L]."""
+        last = self.gradient_points(outputs)
         maps = [(block * gradient).mean(1) for block, gradient in zip(last, gradients, strict=True)]
         rows = sum(model.scatter_attention(batch, maps))  # [B, L, L]
         readout = model.readout_weights(batch, target).to(rows.dtype)[:, None]  # [B, 1, L], 0 at padding

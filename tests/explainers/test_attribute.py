@@ -260,7 +260,7 @@ class ShortPass(SinglePass):
 
     card = MethodCard(name="short_pass", family="control", cost="F")
 
-    def scores_from_outputs(self, model, batch, outputs, target, *, keep_graph):
+    def scores_from_outputs(self, model, batch, outputs, target, gradients):
         return model.embed(batch)
 
 

@@ -221,7 +221,8 @@ def explain_both_ways(model, method, batch, targets, monkeypatch):
     with torch.no_grad(), model.evaluation_mode():
         for most in (1 << 60, 0):
             monkeypatch.setattr(rules, "MOST_WEIGHTS", most)
-            results.append((method.explain(model, batch, targets[0]), method.compute_each(model, batch, targets)))
+            rows = [each.scores for each in method.compute(model, batch, targets)]
+            results.append((method.explain(model, batch, targets[0]), rows))
     return results
 
 

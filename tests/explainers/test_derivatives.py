@@ -152,5 +152,6 @@ def test_a_training_step_can_hand_over_its_own_pass(method):
     target = torch.tensor([0, 1])
     single = make_explainer(method)
     outputs = model(batch, model.embed(batch), single.capture)
-    scores = single.scores_from_outputs(model, batch, outputs, target, keep_graph=True).masked_fill(~batch.content, 0)
+    (explanation,) = single.compute(model, batch, [target], outputs)
+    scores = explanation.scores.masked_fill(~batch.content, 0)
     torch.testing.assert_close(scores, single.attribute(model, batch, target), rtol=1e-10, atol=1e-10)

@@ -291,9 +291,9 @@ def test_autocast_does_not_reduce_precision(variant):
         keys=tuple(layer.float() for layer in outputs.keys),
     )
     target = torch.tensor([0, 1])
-    expected = single.scores_from_outputs(model, batch, outputs, target, keep_graph=False)
+    expected = single.compute(model, batch, [target], outputs)[0].scores
     with torch.autocast("cpu", torch.bfloat16):
-        found = single.scores_from_outputs(model, batch, outputs, target, keep_graph=False)
+        found = single.compute(model, batch, [target], outputs)[0].scores
     assert torch.equal(found, expected)
 
 
@@ -360,7 +360,7 @@ def test_gradients_are_those_of_finite_differences(variant):
             self.single = single
 
         def forward(self):
-            return self.single.scores_from_outputs(model, short, outputs, torch.tensor([0, 1]), keep_graph=True)
+            return self.single.compute(model, short, [torch.tensor([0, 1])], outputs)[0].scores
 
     module = Scores()
 
@@ -396,11 +396,9 @@ def test_a_pass_of_a_training_step_serves():
     batch = model.encode(uneven("bert", 2))
     for make in VARIANTS.values():
         single = draw_coefficients(make(model))
-        found = single.scores_from_outputs(
-            model, batch, run_model(model, batch), torch.tensor([0, 1]), keep_graph=False
-        )
+        (found,) = single.compute(model, batch, [torch.tensor([0, 1])], run_model(model, batch))
         torch.testing.assert_close(
-            found, single.explain(model, batch, special_tokens=True).scores, rtol=1e-10, atol=1e-12
+            found.scores, single.explain(model, batch, special_tokens=True).scores, rtol=1e-10, atol=1e-12
         )
 
 

@@ -129,9 +129,9 @@ def test_perturbations_are_equal_for_equal_words_bounded_and_zero_for_special_to
     seen = []
 
     class Recording(type(expound.explainer("saliency"))):
-        def compute(self, model, batch, select_target):
+        def compute(self, model, batch, targets, outputs=None):
             seen.append(model.embed(batch).detach().clone())
-            return super().compute(model, batch, select_target)
+            return super().compute(model, batch, targets, outputs)
 
     max_sensitivity(model, batch, Recording(), n_samples=3, radius=0.1)
     clean, *moved = [each[0] for each in seen]
@@ -189,10 +189,10 @@ def test_cached_answers_are_not_used_for_perturbed_words():
 class Broken(type(expound.explainer("saliency"))):
     """Fails when the words have moved."""
 
-    def compute(self, model, batch, select_target):
+    def compute(self, model, batch, targets, outputs=None):
         if model.embedding._forward_hooks:
             raise RuntimeError("broken")
-        return super().compute(model, batch, select_target)
+        return super().compute(model, batch, targets, outputs)
 
 
 def test_max_sensitivity_refuses_images_and_bad_parameters():

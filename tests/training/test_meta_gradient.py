@@ -25,7 +25,7 @@ class Student(torch.nn.Module):
 
     def forward(self, batch):
         outputs = self.model(batch, capture=CAPTURE)
-        return outputs.logits, self.explainer.scores_from_outputs(self.model, batch, outputs, LABELS, keep_graph=True)
+        return outputs.logits, self.explainer.compute(self.model, batch, [LABELS], outputs)[0].scores
 
 
 class Scene:

@@ -70,7 +70,7 @@ def step_by_hand(student, optimizer, objective, lesson, explained):
     """Take one step of the student's optimizer and return the student."""
     optimizer.zero_grad()
     outputs = student.explained(lesson, capture=student.explainer.capture)
-    own = student.explainer.scores_from_outputs(student.explained, lesson, outputs, lesson.labels, keep_graph=True)
+    own = student.explainer.compute(student.explained, lesson, [lesson.labels], outputs)[0].scores
     (F.cross_entropy(outputs.logits, lesson.labels) + divergence_by_hand(explained, own, lesson)).backward()
     torch.nn.utils.clip_grad_norm_(student.parameters(), objective.max_norm)
     optimizer.step()

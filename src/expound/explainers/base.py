@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from expound.data.cards import MethodCard
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.assumptions import require_assumptions, require_finite
-from expound.explainers.differentiation import RETAIN_GRAPH, embed_with_gradient
+from expound.explainers.differentiation import compute_gradients, embed_with_gradient
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.loading.digest import digest_weights
 from expound.models.outputs import require_finite_logits
@@ -53,20 +53,18 @@ class TokenScores:
     special: Tensor | None = None
 
 
-TargetSelector = Callable[[Tensor | None], Tensor]
-"""A function from the model's logits, or None if the method has not computed them yet, to the target."""
-
-
-def constant_target(target: Tensor) -> TargetSelector:
-    """Return a selector that gives this target for any logits."""
-    return lambda logits: target
+def select_target(model: ExplainedModel, batch: Batch, target: Tensor | None, logits: Tensor) -> Tensor:
+    """Return the target, or for None the prediction. Raises ExpoundError if the model answers NaN."""
+    require_finite_logits(logits)
+    return model.task.predict(logits.detach(), batch) if target is None else target
 
 
 class Explainer(ABC):
     """An attribution method with its parameters; subclasses are frozen dataclasses and registered by `card.name`.
 
-    A method implements `scores`, or `compute` if it returns more than scores or the logits of its own pass. Both are
-    called in evaluation mode, with gradients enabled exactly if attributions must keep a graph to the model's weights.
+    A method implements `scores`, or `compute` if several targets share passes, or the prediction is read from one.
+    Both are called in evaluation mode, with gradients enabled exactly if attributions must keep a graph to the model's
+    weights.
     """
 
     card: ClassVar[MethodCard]
@@ -139,32 +137,54 @@ class Explainer(ABC):
         Raises:
             ExpoundError: a pair of outputs for a method that cannot explain differences, or scores of a wrong shape.
         """
-        self._check_gradients()
+        return self._explain_targets(model, batch, [target], special_tokens=special_tokens)[0]
+
+    @torch.no_grad()
+    def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
+        """Return scores [T, B, L] for each of T targets [T, B, ...], zero outside content and without a graph.
+
+        Passes and perturbed inputs that do not depend on the target are run once.
+        """
+        with model.cache_perturbed():
+            explanations = self._explain_targets(model, batch, targets)
+        return torch.stack([explanation.scores for explanation in explanations])
+
+    def _explain_targets(
+        self, model: ExplainedModel, batch: Batch, targets: Iterable[Any], *, special_tokens: bool = False
+    ) -> list[TokenScores]:
+        """Return the explanation of each target; see `explain`."""
+        # Tensors made in inference mode can never enter autograd, unlike those made in no_grad.
+        if torch.is_inference_mode_enabled() and self.needs_gradient:
+            raise ExpoundError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
         # Methods that remove input ask for the answer to the whole text, which is no mean of effects in its windows.
         if isinstance(model, WindowedModel) and self.card.family not in ("perturbation", "search", "interactions"):
-            return self._explain_windows(model, batch, target, special_tokens=special_tokens)
+            return [self._explain_windows(model, batch, each, special_tokens=special_tokens) for each in targets]
         require_assumptions(self, model, batch)
         keep_graph = torch.is_grad_enabled() and self.differentiable
-
-        def select_target(logits: Tensor | None) -> Tensor:
-            if logits is not None:
-                require_finite_logits(logits)
-            selected = model.resolve_target(batch, target, logits)
-            if model.task.is_contrast(selected) and not self.supports_contrasts:
-                raise ExpoundError(
-                    f"{self.name} does not explain a difference of outputs: give it one target, not a pair"
-                )
-            return selected
-
         # Fixed weights save the memory of their gradients, and leave the user's `.grad` untouched.
         weights = nullcontext() if keep_graph else freeze_weights(model.model)
         with model.evaluation_mode(), weights, torch.set_grad_enabled(keep_graph):
-            explanation = self.compute(model.with_output(self.output), batch, select_target)
-        self._check_shape(explanation.scores, batch)
-        if special_tokens:
-            return explanation
-        special = explanation.scores.masked_fill(~batch.attended | batch.content, 0.0).sum(1)
-        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0), special=special)
+            resolved = [self._resolve_target(model, batch, target) for target in targets]
+            explanations = self.compute(model.with_output(self.output), batch, resolved)
+        finished = []
+        for explanation in explanations:
+            self._check_shape(explanation.scores, batch)
+            scores, special = explanation.scores if keep_graph else explanation.scores.detach(), None
+            if not special_tokens:
+                special = scores.masked_fill(~batch.attended | batch.content, 0.0).sum(1)
+                scores = scores.masked_fill(~batch.content, 0.0)
+            finished.append(replace(explanation, scores=scores, special=special))
+        return finished
+
+    def _resolve_target(self, model: ExplainedModel, batch: Batch, target: Any) -> Tensor | None:
+        """Return a target as a tensor, or None for a prediction that `compute` reads from a pass of its own."""
+        is_prediction = target is None or (isinstance(target, str) and target == "predicted")
+        if is_prediction and self.returns_logits:
+            return None
+        resolved = model.resolve_target(batch, target)
+        if model.task.is_contrast(resolved) and not self.supports_contrasts:
+            raise ExpoundError(f"{self.name} does not explain a difference of outputs: give it one target, not a pair")
+        return resolved
 
     def _explain_windows(self, model: WindowedModel, batch: Batch, target: Any, *, special_tokens: bool) -> TokenScores:
         """Explain the target in each window; a position's score is the mean over the windows that contain it."""
@@ -185,36 +205,27 @@ class Explainer(ABC):
         layers = [explanation.layers for explanation in explanations if explanation.layers is not None]
         return TokenScores(scores, layers=windows.mean_scores(torch.cat(layers)) if layers else None, logits=logits)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
-        """Compute the explanation of the target that `select_target` gives for the logits, or for None without them."""
-        return TokenScores(self.scores(model, batch, select_target(None)))
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
+        """Compute the explanation of each target; scores outside content are ignored.
 
-    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Compute scores [B, L] of a resolved target; values outside content are ignored."""
-        if type(self).compute is Explainer.compute:
-            raise TypeError(f"{type(self).__name__} defines neither scores nor compute")
-        return self.compute(model, batch, constant_target(target)).scores
-
-    @torch.no_grad()
-    def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
-        """Return scores [T, B, L] for each of T targets [T, B, ...], zero outside content and without a graph.
-
-        Passes and perturbed inputs that do not depend on the target are run once.
+        Args:
+            model: the model, in evaluation mode.
+            batch: B examples.
+            targets: resolved targets; None, the prediction, only for methods that return logits. Passes that do not
+                depend on the target are run once.
+            outputs: a pass that the caller has run, for methods that need one, see `SinglePass`.
         """
-        self._check_gradients()
-        if isinstance(model, WindowedModel):
-            return torch.stack([self.explain(model, batch, target).scores for target in targets])
-        require_assumptions(self, model, batch)
-        with model.evaluation_mode(), model.cache_perturbed(), freeze_weights(model.model):
-            resolved = [model.resolve_target(batch, target) for target in targets]
-            results = self.compute_each(model.with_output(self.output), batch, resolved)
-        for scores in results:
-            self._check_shape(scores, batch)
-        return torch.stack(results).masked_fill(~batch.content, 0.0)
+        found = [self.scores(model, batch, model.resolve_target(batch, target)) for target in targets]
+        return [each if isinstance(each, TokenScores) else TokenScores(each) for each in found]
 
-    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Compute scores [B, L] for each target; methods override this to share passes among targets."""
-        return [self.scores(model, batch, target) for target in targets]
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor | TokenScores:
+        """Compute scores [B, L], or an explanation with more than scores: the short form of `compute`, for one target.
+
+        `target` is resolved; scores outside content are ignored.
+        """
+        raise TypeError(f"{type(self).__name__} defines neither scores nor compute")
 
     def _check_shape(self, scores: Tensor, batch: Batch) -> None:
         shape = list(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
@@ -222,11 +233,6 @@ class Explainer(ABC):
         if shape != expected:
             method = "scores_from_outputs" if isinstance(self, SinglePass) else "scores"
             raise ExpoundError(f"{self.name}.{method} returned {shape}, expected {expected}: a score for each position")
-
-    def _check_gradients(self) -> None:
-        # Tensors made in inference mode can never enter autograd, unlike those made in no_grad.
-        if torch.is_inference_mode_enabled() and self.needs_gradient:
-            raise ExpoundError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
@@ -303,33 +309,14 @@ class DimensionwiseExplainer(OutputExplainer):
         return norms
 
 
-class SharedPasses(Explainer):
-    """Base of methods whose forward passes serve several targets, and the prediction."""
-
-    returns_logits: ClassVar[bool] = True
-
-    @abstractmethod
-    def compute_targets(
-        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
-    ) -> list[TokenScores]:
-        """Compute the explanation of each target from the same forward passes and, for gradients, a backward pass."""
-
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
-        """Compute the explanation of one target."""
-        return self.compute_targets(model, batch, [select_target])[0]
-
-    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Compute scores [B, L] for each target."""
-        selectors = [constant_target(target) for target in targets]
-        return [explanation.scores for explanation in self.compute_targets(model, batch, selectors)]
-
-
-class SinglePass(SharedPasses):
+class SinglePass(Explainer):
     """Base of methods that need one forward pass and the quantities captured in it.
 
-    A training step can hand its own pass to `scores_from_outputs`, so that guidance costs no further pass. Methods that
-    take gradients use `compute_gradient`, which lets several targets go back through one pass.
+    All targets share the pass, from which the prediction is read too. A training step can hand its own pass to
+    `compute`, so that guidance costs no further pass.
     """
+
+    returns_logits: ClassVar[bool] = True
 
     @property
     def capture(self) -> Capture:
@@ -341,45 +328,53 @@ class SinglePass(SharedPasses):
         """Whether the pass must run on input embeddings given to it, because their gradient is taken."""
         return False
 
+    def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
+        """Return the tensors of the pass at which the gradient of the target's score is taken; default: none."""
+        return ()
+
     @abstractmethod
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Tensor:
-        """Compute scores [B, L] from one pass; `keep_graph`: the scores themselves will be differentiated."""
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
+    ) -> Tensor | TokenScores:
+        """Compute scores [B, L], or an explanation with more than scores, from one pass.
 
-    def compute_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> TokenScores:
-        """Compute the explanation from one pass, for methods that return more than scores [B, L]."""
-        return TokenScores(self.scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
+        `gradients`: the gradients of the target's score at `gradient_points`.
+        """
 
-    def compute_targets(
-        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
-        """Compute the explanations from one pass, which the prediction is read from too."""
+        """Compute the explanations from one pass; they keep a graph if gradients are enabled."""
         keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self.needs_gradient
+        with torch.set_grad_enabled(keep_graph or backward):
+            if outputs is None:
+                outputs = self.run_pass(model, batch, keep_graph=keep_graph)
+            logits, explanations = outputs.logits.detach(), []
+            for number, given in enumerate(targets, 1):
+                target = model.task.predict(logits, batch) if given is None else given
+                gradients: Sequence[Tensor] = self.gradient_points(outputs)
+                if gradients:
+                    score = model.task.with_output(self.output).score(outputs.logits, target)
+                    # Autograd frees the graph in a backward pass unless another one follows.
+                    retain_graph = keep_graph or number < len(targets)
+                    gradients = compute_gradients(score, gradients, keep_graph=keep_graph, retain_graph=retain_graph)
+                found = self.scores_from_outputs(model, batch, outputs, target, gradients)
+                explanation = found if isinstance(found, TokenScores) else TokenScores(found)
+                explanations.append(replace(explanation, logits=logits))
+        return explanations
+
+    def run_pass(self, model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Outputs:
+        """Run the pass that the method needs; `keep_graph`: its scores will be differentiated."""
+        backward = self.needs_embeddings or self.needs_gradient
         # Without gradients all layers' maps are captured, for `TokenScores.layers`; a graph through them costs memory.
         last_only = self.capture.last_only and (keep_graph or backward)
         capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
-        with torch.set_grad_enabled(keep_graph or backward):
-            embeddings = None
-            if backward:
-                embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
-            # Without the positions that the head does not read, the last hidden states would be incomplete.
-            with nullcontext() if capture.hidden_states else skip_unread_positions(model, batch):
-                outputs = model(batch, embeddings, capture)
-            logits, explanations = outputs.logits.detach(), []
-            for number, select_target in enumerate(selectors, 1):
-                # Autograd frees the graph in a backward pass unless told that another one follows.
-                token = RETAIN_GRAPH.set(number < len(selectors))
-                try:
-                    target = select_target(logits)
-                    explanation = self.compute_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
-                finally:
-                    RETAIN_GRAPH.reset(token)
-                scores = explanation.scores if keep_graph else explanation.scores.detach()
-                explanations.append(replace(explanation, scores=scores, logits=logits))
-        return explanations
+        embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
+        # Without the positions that the head does not read, the last hidden states would be incomplete.
+        with nullcontext() if capture.hidden_states else skip_unread_positions(model, batch):
+            outputs: Outputs = model(batch, embeddings, capture)
+        require_finite_logits(outputs.logits)
+        return outputs
 
 
 def describe_explainer(explainer: Explainer) -> dict[str, Any]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextvars import ContextVar
 
 import torch
 from torch import Tensor
 
 from expound.models import Batch, ExplainedModel
-
-RETAIN_GRAPH: ContextVar[bool] = ContextVar("expound_retain_graph", default=False)
-"""Whether another backward pass through the same forward pass will follow."""
 
 
 def embed_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
@@ -27,7 +23,11 @@ def compute_gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
     return compute_gradients(of, [at], keep_graph=keep_graph)[0]
 
 
-def compute_gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:
-    """Return the gradient of `of` [B] at each of several tensors, see `compute_gradient`."""
-    retain_graph = keep_graph or RETAIN_GRAPH.get()
-    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=retain_graph)
+def compute_gradients(
+    of: Tensor, at: Sequence[Tensor], *, keep_graph: bool, retain_graph: bool = False
+) -> tuple[Tensor, ...]:
+    """Return the gradient of `of` [B] at each of several tensors, see `compute_gradient`.
+
+    `retain_graph`: another backward pass through the same forward pass will follow.
+    """
+    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=keep_graph or retain_graph)

@@ -66,11 +66,9 @@ class AttributionObjective(Objective):
         keep_graph = step.context.training and torch.is_grad_enabled()
         if self.needs_embeddings:
             step.require_embeddings(self.name)
-        if isinstance(self.explainer, SinglePass):
-            scores = self.explainer.scores_from_outputs(
-                step.model, step.batch, step.outputs, target, keep_graph=keep_graph
-            )
-        else:
-            with torch.set_grad_enabled(keep_graph):
-                scores = self.explainer.explain(step.model, step.batch, target, special_tokens=True).scores
-        return to_float32(scores)
+        with torch.set_grad_enabled(keep_graph):
+            if isinstance(self.explainer, SinglePass):
+                (explanation,) = self.explainer.compute(step.model, step.batch, [target], step.outputs)
+            else:
+                explanation = self.explainer.explain(step.model, step.batch, target, special_tokens=True)
+        return to_float32(explanation.scores)

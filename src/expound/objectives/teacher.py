@@ -53,7 +53,7 @@ def compute_importance(
     teacher = set_aggregation(explainer, aggregation)
     with torch.no_grad(), model.evaluation_mode():
         target = model.resolve_target(batch, target)
-        scores = teacher.scores(model.with_output(teacher.output), batch, target).abs()
+        scores = teacher.compute(model.with_output(teacher.output), batch, [target])[0].scores.abs()
     return scores.masked_fill(~batch.content, 0.0)
 
 

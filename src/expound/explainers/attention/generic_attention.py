@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from expound.data.cards import MethodCard
 from expound.explainers.assumptions import OF_ATTENTION
 from expound.explainers.base import OutputExplainer, SinglePass
-from expound.explainers.differentiation import compute_gradients
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 
@@ -46,13 +45,15 @@ class GenericAttention(OutputExplainer, SinglePass):
         """Return one forward and one backward pass."""
         return 1.0, 1.0
 
+    def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
+        """Return the attention of every layer."""
+        return outputs.blocks or outputs.attentions
+
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Compute the row of R where the answer is read, without its own entry: [B, L]."""
-        score = self.score(model, outputs, target)
-        blocks = outputs.blocks or outputs.attentions
-        maps = model.scatter_attention(batch, compute_relevance_maps(score, blocks, keep_graph=keep_graph))
+        maps = model.scatter_attention(batch, compute_relevance_maps(gradients, self.gradient_points(outputs)))
         readout = model.readout_weights(batch, target).to(maps[-1].dtype)
         weights, positions = readout.topk(int((readout > 0).sum(1).max()))
         # Only rows of R that are read are multiplied through the layers, from the last one down: O(N·L²) for one row.
@@ -66,10 +67,9 @@ class GenericAttention(OutputExplainer, SinglePass):
         return (weights[:, None] @ others)[:, 0]
 
 
-def compute_relevance_maps(score: Tensor, attentions: tuple[Tensor, ...], *, keep_graph: bool) -> list[Tensor]:
+def compute_relevance_maps(gradients: Sequence[Tensor], attentions: Sequence[Tensor]) -> list[Tensor]:
     """Return Ā [B, L, L] of every layer: mean_h max(0, ∂ score_b/∂A ⊙ A) (eq. 5)."""
-    slopes = compute_gradients(score, attentions, keep_graph=keep_graph)
-    return [(slope * layer).clamp(min=0).mean(1) for slope, layer in zip(slopes, attentions, strict=True)]
+    return [(slope * layer).clamp(min=0).mean(1) for slope, layer in zip(gradients, attentions, strict=True)]
 
 
 def propagate_relevance(maps: Sequence[Tensor], decoding: int) -> Tensor:

@@ -12,7 +12,7 @@ from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
 from expound.explainers.assumptions import OF_ATTENTION
 from expound.explainers.attention.weights import select_readout_row
-from expound.explainers.base import Explainer, TargetSelector, TokenScores
+from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.gradients.paths import shift_spans
 from expound.models import Batch, ExplainedModel
 from expound.models.passes.layer_calls import LayerCall, record_layer_calls
@@ -42,9 +42,8 @@ class ValueZeroing(Explainer):
         """Return a forward pass, and one per position, in which every layer runs with that value zeroed."""
         return length + 1.0, 0.0
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> TokenScores:
         """Compute the scores and those of every layer."""
-        target = select_target(None)
         # One example at a time: the copies with one value zeroed each fill a pass.
         layers: list[Tensor] = []
         for row in range(len(batch)):

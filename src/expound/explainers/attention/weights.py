@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -13,7 +14,6 @@ from expound.data.cards import MethodCard
 from expound.errors import check_choice
 from expound.explainers.assumptions import OF_ATTENTION
 from expound.explainers.base import OutputExplainer, SinglePass, TokenScores
-from expound.explainers.differentiation import compute_gradients
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 Query = Literal["readout", "mean"]
@@ -38,13 +38,7 @@ class LayerwiseAttention(SinglePass):
         return rows[:, -1]
 
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Tensor:
-        """Compute the scores [B, L]."""
-        return self.combine_layers(self.layer_scores(model, batch, outputs, target))
-
-    def compute_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> TokenScores:
         """Compute the scores, and those of every layer if all attentions were captured."""
         rows = self.layer_scores(model, batch, outputs, target)
@@ -134,16 +128,18 @@ class ScaledAttention(OutputExplainer, SinglePass):
         """Return about one forward pass: the last layer alone is small."""
         return 1.0
 
-    def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Tensor:
-        """Compute mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :], [B, L]."""
+    def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
+        """Return the attention of the last layer."""
         # A decoder's last layer has two attentions: its own and the cross-attention. The answer depends on these
         # blocks, not on the maps among all positions that are made of them, so gradients are taken at the blocks.
-        last = outputs.blocks[-2:] or outputs.attentions[-1:]
-        slopes = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
-        weights = model.scatter_attention(batch, [block.mean(1) for block in last])
-        mean_slopes = model.scatter_attention(batch, [slope.mean(1) for slope in slopes])
+        return outputs.blocks[-2:] or outputs.attentions[-1:]
+
+    def scores_from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
+    ) -> Tensor:
+        """Compute mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :], [B, L]."""
+        weights = model.scatter_attention(batch, [block.mean(1) for block in self.gradient_points(outputs)])
+        mean_slopes = model.scatter_attention(batch, [slope.mean(1) for slope in gradients])
         # The product of means over heads, as in the authors' code, not the mean of products.
         products = []
         for weight, slope in zip(weights, mean_slopes, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -109,7 +109,7 @@ class AttributiveMasking(MaskingNetwork, SinglePass):
         return False
 
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Return scores [B, L] for the model's answer.
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import expound.explainers.decomposition  # noqa: F401  # brings the check of the assumption `decomposition`
-from expound.explainers.base import DimensionwiseExplainer, Point, SharedPasses, TargetSelector, TokenScores
+from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores, select_target
 from expound.explainers.differentiation import embed_with_gradient
-from expound.models import Batch, Capture, ExplainedModel
+from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config
 from expound.models.layers.backward_rules import LINEAR_RULES, DerivativeRules, HeldFactors, apply_backward_rules
 from expound.models.passes.capture import intercept_inputs, record_attention
@@ -29,7 +29,7 @@ An explicit softmax stores about 6 bytes for each. A fused kernel stores none, b
 """
 
 
-class BackwardRules(SharedPasses, DimensionwiseExplainer):
+class BackwardRules(DimensionwiseExplainer):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score z under `rules`.
 
     For any family with a record; in an encoder-decoder both sides are starting points, and `layers` is None.
@@ -41,6 +41,7 @@ class BackwardRules(SharedPasses, DimensionwiseExplainer):
     constant in the contributions, not in these derivatives. That takes a second forward pass.
     """
 
+    returns_logits: ClassVar[bool] = True
     assumes: ClassVar = ("answers", "decomposition")
     start: Literal["hidden", "embeddings"] = "embeddings"
 
@@ -74,8 +75,8 @@ class BackwardRules(SharedPasses, DimensionwiseExplainer):
         """Return a context of the rules, in which each pass measures its own factors."""
         return apply_backward_rules(model.model, HeldFactors(), self.rules)
 
-    def compute_targets(
-        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
         """Compute ⟨x_k, ∇̃_k z⟩ at the start and at every layer; the pass's logits are the ordinary ones."""
         keep_graph = torch.is_grad_enabled()
@@ -86,7 +87,7 @@ class BackwardRules(SharedPasses, DimensionwiseExplainer):
         weights = len(layers) * heads * batch.attended.shape[1] ** 2
         can_run_again = not (keep_graph or model.is_encoder_decoder) and len(set(layers)) == len(layers)
         if weights > MOST_WEIGHTS and can_run_again:
-            explanations = self._explain_layer_by_layer(model, batch, selectors, layers)
+            explanations = self._explain_layer_by_layer(model, batch, targets, layers)
             if explanations is not None:
                 return explanations
         # Factors are held constant in the first derivative only. For the second one they come from an ordinary pass,
@@ -103,21 +104,21 @@ class BackwardRules(SharedPasses, DimensionwiseExplainer):
                 embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
             outputs = model(batch, embeddings, capture)
         logits, explanations = outputs.logits.detach(), []
-        for number, select_target in enumerate(selectors, 1):
+        for number, target in enumerate(targets, 1):
             with torch.enable_grad():
-                score = self.score(model, outputs, select_target(logits))
+                score = self.score(model, outputs, select_target(model, batch, target, logits))
                 points = inputs if embeddings is None else [embeddings, *inputs]
                 slopes = torch.autograd.grad(
-                    score.sum(), points, create_graph=keep_graph, retain_graph=keep_graph or number < len(selectors)
+                    score.sum(), points, create_graph=keep_graph, retain_graph=keep_graph or number < len(targets)
                 )
             with torch.set_grad_enabled(keep_graph):
                 explanations.append(self._make_explanation(model, batch, score, slopes, points, inputs, logits))
         return explanations
 
     def _explain_layer_by_layer(
-        self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector], layers: Sequence[nn.Module]
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], layers: Sequence[nn.Module]
     ) -> list[TokenScores] | None:
-        """Return what `compute_targets` does, with one layer's values at a time in memory, for one more forward pass.
+        """Return what `compute` does, with one layer's values at a time in memory, for one more forward pass.
 
         None if a layer reads more than the output of the layer before, so that layers cannot run again one by one.
         """
@@ -136,7 +137,8 @@ class BackwardRules(SharedPasses, DimensionwiseExplainer):
                 if call.output is not next_input or not call.depends_on_hidden_alone:
                     return None
             logits = outputs.logits.detach()
-            scores = [self.score(model, outputs, select_target(logits)) for select_target in targets]
+            resolved = [select_target(model, batch, target, logits) for target in targets]
+            scores = [self.score(model, outputs, target) for target in resolved]
             slopes: list[Tensor] = []
             for number, score in enumerate(scores, 1):
                 slopes += torch.autograd.grad(score.sum(), [inputs[-1]], retain_graph=number < len(scores))

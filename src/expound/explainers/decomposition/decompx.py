@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.assumptions import OF_DECOMPOSITION
-from expound.explainers.base import Explainer, TargetSelector, TokenScores
+from expound.explainers.base import Explainer, TokenScores, select_target
 from expound.explainers.decomposition import biases
 from expound.explainers.decomposition.components import Activation, DecompositionRules, apply_norm, decompose_layers
-from expound.explainers.decomposition.trace import Trace, stack_readout_rows, trace_examples
-from expound.models import Batch, ExplainedModel
+from expound.explainers.decomposition.trace import Trace, Traces, stack_readout_rows, trace_examples
+from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.checks import CHECKS, Probe, get_tolerance
 from expound.models.layers import activations
 from expound.models.layers.layer_parts import HeadParts, get_head_parts
@@ -69,11 +69,15 @@ class DecompX(Explainer):
         return DecompositionRules(self.bias, self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
         """Compute ‖X_i←k‖₂ after every layer, example by example."""
-        traces = trace_examples(model, batch)
-        layers = stack_readout_rows(model, batch, traces, select_target, self._compute_lengths)
-        return TokenScores(layers[:, -1], layers=layers, logits=traces.logits)
+        traces, explanations = trace_examples(model, batch), []
+        for target in targets:
+            layers = stack_readout_rows(model, batch, traces, target, self._compute_lengths)
+            explanations.append(TokenScores(layers[:, -1], layers=layers, logits=traces.logits))
+        return explanations
 
     def _compute_lengths(self, trace: Trace, weights: Tensor) -> Tensor:
         """Return norms [N, L] of each position's component at every layer, weighted by the readout."""
@@ -108,10 +112,15 @@ class DecompXClassifier(DecompX):
     )  # fmt: skip
 
     @torch.no_grad()
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
         """Compute the target's column of the contributions to all outputs."""
         traces = trace_examples(model, batch)
-        target = select_target(traces.logits)
+        resolved = [select_target(model, batch, target, traces.logits) for target in targets]
+        return [self._explain_target(model, batch, traces, target) for target in resolved]
+
+    def _explain_target(self, model: ExplainedModel, batch: Batch, traces: Traces, target: Tensor) -> TokenScores:
         rows = make_readout_weights(model, batch, target)
         scores, biases_own, deltas = [], [], []
         for number, trace in enumerate(traces):
@@ -192,7 +201,7 @@ def check_decomposition(model: ExplainedModel, probe: Probe) -> str:
         return ""
     try:
         alone = probe.alone
-        explanation = DecompXClassifier().compute(model, alone, partial(model.resolve_target, alone, None))
+        explanation = DecompXClassifier().compute(model, alone, [None])[0]
     except ExpoundError:
         # A family without a record, or a head that it does not take: the method refuses those itself.
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,10 +12,10 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.assumptions import OF_DECOMPOSITION
-from expound.explainers.base import Explainer, TargetSelector, TokenScores
+from expound.explainers.base import Explainer, TokenScores, select_target
 from expound.explainers.decomposition.nearness import HeadVectors
-from expound.explainers.decomposition.trace import LayerState, Trace, trace_examples
-from expound.models import Batch, ExplainedModel
+from expound.explainers.decomposition.trace import LayerState, Trace, Traces, trace_examples
+from expound.models import Batch, ExplainedModel, Outputs
 
 TINY = 1e-12
 
@@ -52,16 +53,21 @@ class FlashTrace(Explainer):
         if self.hops < 0:
             raise ExpoundError(f"expected hops of at least 0, got {self.hops}")
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
         """Compute the scores example by example, without padding."""
-        passed = trace_examples(model, batch, _find_first_sink(batch))
-        target = select_target(passed.logits)
+        traces = trace_examples(model, batch, _find_first_sink(batch))
+        resolved = [select_target(model, batch, target, traces.logits) for target in targets]
+        return [self._explain_target(model, batch, traces, target) for target in resolved]
+
+    def _explain_target(self, model: ExplainedModel, batch: Batch, traces: Traces, target: Tensor) -> TokenScores:
         readout = model.readout_weights(batch, target)
         reads_own = self.sinks == "own" and batch.response is not None
         sinks = readout.roll(1, 1) if reads_own else readout
         reasoning, outside = _split_response(batch, target)
         results = []
-        for row, trace in enumerate(passed):
+        for row, trace in enumerate(traces):
             positions = trace.positions
             layers = compute_layer_shares(trace, sinks[row, positions])[0]
             if self.hops:
@@ -70,7 +76,7 @@ class FlashTrace(Explainer):
                 layers = torch.cat([layers, (scores * outside[row, positions])[None]])
             results.append(trace.spread(layers, batch.length))
         both = torch.stack(results)
-        logits = passed.logits.detach()
+        logits = traces.logits.detach()
         if self.hops:
             return TokenScores(both[:, -1], layers=both[:, :-1], logits=logits)
         return TokenScores(both.sum(1), layers=both, logits=logits)

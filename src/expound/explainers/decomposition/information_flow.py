@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,11 +12,11 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.assumptions import OF_DECOMPOSITION
-from expound.explainers.base import TargetSelector, TokenScores
+from expound.explainers.base import TokenScores
 from expound.explainers.decomposition.maps import LayerMaps
 from expound.explainers.decomposition.nearness import HeadVectors
 from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
-from expound.models import Batch, ExplainedModel
+from expound.models import Batch, ExplainedModel, Outputs
 
 SHIFT = 1e-6
 """Added to every coordinate of a difference, as in the authors' code."""
@@ -55,13 +56,17 @@ class InformationFlow(LayerMaps):
         if not 0 <= self.threshold < 1:
             raise ExpoundError(f"expected a threshold from 0 to 1, got {self.threshold}")
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
         """Compute the scores; `layers` of routes: the strongest route from the answer down to each layer's input."""
         if self.form == "rollout":
-            return super().compute(model, batch, select_target)
-        traces = trace_examples(model, batch)
-        layers = stack_readout_rows(model, batch, traces, select_target, self.find_routes)
-        return TokenScores(layers[:, 0], layers=layers, logits=traces.logits.detach())
+            return super().compute(model, batch, targets, outputs)
+        traces, explanations = trace_examples(model, batch), []
+        for target in targets:
+            layers = stack_readout_rows(model, batch, traces, target, self.find_routes)
+            explanations.append(TokenScores(layers[:, 0], layers=layers, logits=traces.logits.detach()))
+        return explanations
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """Return C at the rows [R]: [R, L]."""

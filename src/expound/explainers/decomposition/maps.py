@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from expound.errors import check_choice
-from expound.explainers.base import Explainer, TargetSelector, TokenScores
+from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
-from expound.models import Batch, ExplainedModel
+from expound.models import Batch, ExplainedModel, Outputs
 
 Maps = Literal["up_to", "each"]
 
@@ -41,12 +42,16 @@ class LayerMaps(Explainer):
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """Return M_l at the rows [R], from all positions: [R, L]."""
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
         """Compute the scores example by example, without padding."""
         check_choice("choice of layers", self.layers, ("up_to", "each"))
-        traces = trace_examples(model, batch)
-        both = stack_readout_rows(model, batch, traces, select_target, self._compute_readout_rows)
-        return TokenScores(both[:, -1], layers=both[:, :-1], logits=traces.logits.detach())
+        traces, explanations = trace_examples(model, batch), []
+        for target in targets:
+            both = stack_readout_rows(model, batch, traces, target, self._compute_readout_rows)
+            explanations.append(TokenScores(both[:, -1], layers=both[:, :-1], logits=traces.logits.detach()))
+        return explanations
 
     def compute_maps(self, trace: Trace) -> list[Tensor]:
         """Return M_l [L, L] of every layer."""

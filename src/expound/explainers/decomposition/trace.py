@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from expound.explainers.base import TargetSelector
+from expound.explainers.base import select_target
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.layers.architecture import get_architecture, get_base_model, get_layers, get_module
 from expound.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_norm
@@ -94,17 +94,17 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """The logits [B, C] of a batch, and an iterator over the traces of its examples."""
+    """The logits [B, C] of a batch; iterating gives the traces of its examples, made one at a time."""
 
     logits: Tensor
-    examples: Iterator[Trace]
+    make_trace: Callable[[int], Trace]
 
     def __iter__(self) -> Iterator[Trace]:
-        return self.examples
+        return map(self.make_trace, range(len(self.logits)))
 
 
 def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0) -> Traces:
-    """Run one forward pass over the batch and return the traces of its examples, made one at a time.
+    """Run one forward pass over the batch and return the traces of its examples.
 
     Args:
         model: the explained model.
@@ -153,18 +153,18 @@ def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0) ->
             states.append(state)
         return Trace(tuple(states), positions, to_norm(final[0]) if final else None, to_float32(outputs.logits[row]))
 
-    return Traces(outputs.logits, map(trace, range(len(batch))))
+    return Traces(outputs.logits, trace)
 
 
 def stack_readout_rows(
     model: ExplainedModel,
     batch: Batch,
     traces: Traces,
-    select_target: TargetSelector,
+    target: Tensor | None,
     rows: Callable[[Trace, Tensor], Tensor],
 ) -> Tensor:
     """Return [B, N, L]: for each trace, `rows` [N, l] of its readout weights [l], in the batch's columns."""
-    readout = model.readout_weights(batch, select_target(traces.logits))
+    readout = model.readout_weights(batch, select_target(model, batch, target, traces.logits))
     spread = []
     for trace, weights in zip(traces, readout, strict=True):
         spread.append(trace.spread(rows(trace, weights[trace.positions]), batch.length))

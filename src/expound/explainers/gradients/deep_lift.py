@@ -13,9 +13,9 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import DimensionwiseExplainer, SharedPasses, TargetSelector, TokenScores
+from expound.explainers.base import DimensionwiseExplainer, TokenScores, select_target
 from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
-from expound.models import Batch, Capture, ExplainedModel
+from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.checks import can_be_checked, get_tolerance
 from expound.models.hugging_face import Baselines
 from expound.models.layers.rescale_rule import RescaleRule
@@ -29,7 +29,7 @@ ALLOWED_ROUNDING = 5
 
 
 @dataclass(frozen=True)
-class DeepLift(SharedPasses, DimensionwiseExplainer):
+class DeepLift(DimensionwiseExplainer):
     """The part of the output's change from a baseline that each embedding causes (Shrikumar et al. 2017). Signed.
 
     The Rescale rule at every function between embeddings and output: activations, softmax, products and norms have the
@@ -46,6 +46,7 @@ class DeepLift(SharedPasses, DimensionwiseExplainer):
             once: in transformers often the pooler alone, so that scores nearly equal gradient × (E − b).
     """
 
+    returns_logits: ClassVar[bool] = True
     baselines: Baselines = "mask"
     rule: Rule = "rescale"
     card: ClassVar = MethodCard(
@@ -65,16 +66,17 @@ class DeepLift(SharedPasses, DimensionwiseExplainer):
         """Return a forward pass at the baseline, and one at the input with a backward pass; Captum's go back twice."""
         return 2.0, 2.0 if self.rule == "captum" else 1.0
 
-    def compute_targets(
-        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
         """Return the scores, and per example the error of their sum, Σ − (f(E) − f(b))."""
         explanations = []
         if self.rule == "captum":
             with torch.no_grad():
                 logits = model(batch).logits
-            for select_target in selectors:
-                contributions = self._compute_captum_contributions(model, batch, select_target(logits))
+            for target in targets:
+                explained = select_target(model, batch, target, logits)
+                contributions = self._compute_captum_contributions(model, batch, explained)
                 explanations.append(TokenScores(self.aggregate_dimensions(contributions), logits=logits))
             return explanations
         embeddings = model.embed(batch).detach().requires_grad_()
@@ -85,15 +87,15 @@ class DeepLift(SharedPasses, DimensionwiseExplainer):
                 reference = model(batch, baseline, CAPTURE)
             with rule.replay():
                 outputs = model(batch, embeddings, CAPTURE)
-        for number, select_target in enumerate(selectors, 1):
-            target = select_target(outputs.logits.detach())
+        for number, given in enumerate(targets, 1):
+            target = select_target(model, batch, given, outputs.logits)
             # The explained number is a function of the logits with a rule too, where it is a probability.
             with rule.record():
                 start = self.score(model, reference, target)
             with rule.replay():
                 end = self.score(model, outputs, target)
                 total = end.sum()
-            (slopes,) = torch.autograd.grad(total, embeddings, retain_graph=number < len(selectors))
+            (slopes,) = torch.autograd.grad(total, embeddings, retain_graph=number < len(targets))
             contributions = slopes * (embeddings.detach() - baseline)
             delta = contributions.sum((1, 2)) - (end.detach() - start)
             _require_complete(model, delta, torch.maximum(end.detach().abs(), start.abs()))

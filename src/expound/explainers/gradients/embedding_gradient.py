@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError
-from expound.explainers.base import OutputExplainer, SinglePass
-from expound.explainers.differentiation import compute_gradient, embed_with_gradient
+from expound.explainers.base import OutputExplainer, SinglePass, TokenScores, select_target
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.passes.last_layer import skip_unread_positions
 
 TOKENS_PER_BACKWARD_PASS, FEWEST_TARGETS = 768, 4
 """Token budget of a backward pass for several targets, and the fewest targets for which such a pass is worth it.
@@ -61,26 +59,35 @@ class EmbeddingGradient(OutputExplainer, SinglePass):
         """Return one forward and one backward pass."""
         return 1.0, 1.0
 
+    def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
+        """Return the input embeddings."""
+        assert outputs.embeddings is not None
+        return [outputs.embeddings]
+
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Compute the scores [B, L] from this pass."""
-        assert outputs.embeddings is not None
-        slope = compute_gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
-        return self.scores_from_gradient(slope, outputs.embeddings)
+        return self.scores_from_gradient(gradients[0], *self.gradient_points(outputs))
 
-    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Compute scores [B, L] for each target from one forward pass; short inputs share backward passes too."""
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
+        """Compute the explanations from one forward pass; short inputs share backward passes among targets too."""
         count = count_targets_per_pass(batch.attended.numel())
-        if min(count, len(targets)) == 1:
-            return super().compute_each(model, batch, targets)
-        with torch.enable_grad(), skip_unread_positions(model, batch):
-            outputs = model(batch, embed_with_gradient(model, batch, keep_graph=False), self.capture)
-            scores = torch.stack([self.score(model, outputs, target).sum() for target in targets])
-        embeddings, results = outputs.embeddings, list[Tensor]()
-        assert embeddings is not None
+        if min(count, len(targets)) == 1 or torch.is_grad_enabled():
+            return super().compute(model, batch, targets, outputs)
+        with torch.enable_grad():
+            outputs = outputs or self.run_pass(model, batch, keep_graph=False)
+            logits, each_score = outputs.logits, []
+            for given in targets:
+                target = select_target(model, batch, given, logits)
+                each_score.append(self.score(model, outputs, target).sum())
+            scores = torch.stack(each_score)
+        (embeddings,), explanations = self.gradient_points(outputs), list[TokenScores]()
         # With `is_grads_batched` (vmap), rows of the identity select the targets of one backward pass.
         for selection in torch.eye(len(targets), dtype=scores.dtype, device=scores.device).split(count):
             (slopes,) = torch.autograd.grad(scores, embeddings, selection, retain_graph=True, is_grads_batched=True)
-            results += self.scores_from_gradient(slopes, embeddings.detach()).unbind()
-        return results
+            for each in self.scores_from_gradient(slopes, embeddings.detach()).unbind():
+                explanations.append(TokenScores(each, logits=logits.detach()))
+        return explanations

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import DimensionwiseExplainer, Point, TargetSelector, TokenScores, constant_target
+from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores
 from expound.explainers.differentiation import embed_with_gradient
 from expound.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
 from expound.models import Batch, ExplainedModel
@@ -68,9 +68,8 @@ class IntegratedGradients(DimensionwiseExplainer):
         steps = self.max_steps if self.n_steps == "auto" else self.n_steps
         return steps + 2.0, float(steps)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> TokenScores:
         """Return the scores, and per example the error of their sum, Σ − (f(E) − f(b))."""
-        target = select_target(None)
         start, end = self._ends(model, batch)
         if self.n_steps == "auto":
             return self._adaptive(model, batch, target, start, end)
@@ -80,12 +79,6 @@ class IntegratedGradients(DimensionwiseExplainer):
             ends = [model.task.score(model(batch, embeddings=point).logits, target) for point in (end, start)]
             delta = contributions.detach().sum((1, 2)) - (ends[0] - ends[1])
         return TokenScores(self.aggregate_dimensions(contributions), delta)
-
-    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Return the scores [B, L] without `delta`, which would cost two passes."""
-        if self.n_steps == "auto":
-            return self.compute(model, batch, constant_target(target)).scores
-        return self.aggregate_dimensions(self._contributions(model, batch, target, *self._ends(model, batch)))
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
         """Return the points of the rule, in the direction of the path; None with `auto`, which chooses per target."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
-from expound.explainers.base import DimensionwiseExplainer, TargetSelector, TokenScores
+from expound.explainers.base import DimensionwiseExplainer, TokenScores
 from expound.explainers.differentiation import embed_with_gradient
 from expound.explainers.gradients.paths import gradients_at, quadrature, scores_at
 from expound.models import Batch, ExplainedModel
@@ -53,9 +53,8 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
         steps = 0 if self.n_steps == "auto" else self.n_steps
         return length * (steps + 1) + 1.0, float(length * steps)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> TokenScores:
         """Return the scores, and per example the largest error of one, relative to its word's drop."""
-        target = select_target(None)
         keep_graph = torch.is_grad_enabled()
         end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
         start = model.embed_reference(batch, self.baselines)

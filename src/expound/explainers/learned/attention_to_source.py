@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -51,7 +52,7 @@ class AttentionToSource(LearnedAttention, FittedExplainer):
         return Capture(attentions=True)
 
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Return the weighted attention of the readout position, Σ_nh w_nh A^nh[q, :]: [B, L]."""
         shapes = [tuple(layer.shape[1:2]) for layer in outputs.attentions]

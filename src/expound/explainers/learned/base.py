@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -18,7 +18,7 @@ from expound.data.cards import MethodCard
 from expound.data.hub import find_folder
 from expound.data.registry import BOOLEANS
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import SinglePass
+from expound.explainers.base import SinglePass, TokenScores
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 CONFIG = "config.json"
@@ -129,10 +129,10 @@ class UntrainedExplainer(SinglePass):
         return self.explainer_class.for_model(model, **self.options).to(model.device)
 
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Tensor:
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
+    ) -> Tensor | TokenScores:
         """Return the scores [B, L] of the untrained explainer for this model."""
-        return self.for_model(model).scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
+        return self.for_model(model).scores_from_outputs(model, batch, outputs, target, gradients)
 
 
 class FittedExplainer(LearnedExplainer):

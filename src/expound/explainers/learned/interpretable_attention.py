@@ -105,7 +105,7 @@ class InterpretableAttention(LearnedAttention):
             )
 
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Return a distribution over real positions, or over content without `special_tokens`: [B, L]."""
         self.check(outputs)

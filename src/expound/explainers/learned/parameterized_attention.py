@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
@@ -87,7 +88,7 @@ class ParameterizedAttention(LearnedAttention):
         return softmax_over(torch.einsum("nh,bnhm->bm", weights, head_logits), places)
 
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Return a distribution over real positions, or over content without `special_tokens`: [B, L]."""
         places = explained_positions(batch, self.special_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -82,7 +83,7 @@ class RationaleExtractor(LearnedExplainer):
         return HardKumaGates(a, b)
 
     def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Return the probability that each position is selected [B, L]."""
         with torch.autocast(batch.device.type, enabled=False):

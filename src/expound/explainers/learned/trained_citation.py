@@ -17,12 +17,12 @@ from expound.data.hub import find_folder
 from expound.data.provenance import write_json
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
-from expound.explainers.base import Explainer, TargetSelector, TokenScores
+from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.learned.base import CONFIG, load_config
 from expound.explainers.learned.conformal import ConformalLowerBound
 from expound.explainers.registry import EXPLAINERS, explainer
 from expound.explainers.units import number_units, sum_by_unit
-from expound.models import Batch, ExplainedModel
+from expound.models import Batch, ExplainedModel, Outputs
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,12 @@ class TrainedCitation(Explainer):
         """Return the number of passes of the trained method."""
         return self.method.passes(length)
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
-        """Return the trained method's explanation with small scores set to 0."""
-        explanation = self.method.compute(model.with_output(self.method.output), batch, select_target)
-        return replace(explanation, scores=self._zero_small_units(batch, explanation.scores))
-
-    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Return scores [B, L] for each target; passes that targets share are run once."""
-        scores_of = self.method.compute_each(model.with_output(self.method.output), batch, targets)
-        return [self._zero_small_units(batch, scores) for scores in scores_of]
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
+        """Return the trained method's explanations with small scores set to 0."""
+        explanations = self.method.compute(model.with_output(self.method.output), batch, targets, outputs)
+        return [replace(each, scores=self._zero_small_units(batch, each.scores)) for each in explanations]
 
     def _zero_small_units(self, batch: Batch, scores: Tensor) -> Tensor:
         if self.threshold is None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
-from expound.explainers.base import OutputExplainer, TargetSelector, TokenScores
+from expound.explainers.base import OutputExplainer, TokenScores
 from expound.explainers.perturbation.coalitions import coalition_values
 from expound.explainers.units import number_units, spread
 from expound.models import Batch, ExplainedModel
@@ -80,9 +80,8 @@ class ContextCite(OutputExplainer):
         """Return half of the passes: half of the units are removed on average."""
         return self.passes(length)[0] / 2
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> TokenScores:
         """Return the weights of the LASSO as scores, fitted example by example."""
-        target = select_target(None)
         unit = number_units(batch, self.unit or default_unit(batch))
         counts = (unit.max(1).values + 1).tolist()
         present = self.draw_masks(unit)

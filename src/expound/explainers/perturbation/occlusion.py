@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.data.unit_names import UnitName
-from expound.explainers.base import OutputExplainer, TargetSelector, TokenScores
+from expound.explainers.base import OutputExplainer, TokenScores, select_target
 from expound.explainers.units import number_units, spread
-from expound.models import Batch, ExplainedModel
+from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.perturbation.run import RemovalMethod, run_perturbed
 
 
@@ -41,7 +43,9 @@ class Occlusion(OutputExplainer):
         """Return the number of passes: at most one per unit, plus one for the full input; equal inputs are run once."""
         return length + 1.0, 0.0
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def compute(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
+    ) -> list[TokenScores]:
         """Return the drops p_c(x) − p_c(x without the unit), and the logits of the full input."""
         unit = number_units(batch, self.unit)
         # Row 0 keeps everything: the full input runs in the same passes, and its logits serve for the prediction.
@@ -49,5 +53,8 @@ class Occlusion(OutputExplainer):
         keep = unit != number[:, None, None]
         keep[0] = True
         logits = run_perturbed(model, batch, keep, self.perturbation, model.perturbation_cache)
-        value = model.task.score_removal(logits, select_target(logits[0]))
-        return TokenScores(spread((value[0] - value[1:]).T, unit), logits=logits[0])
+        explanations = []
+        for target in targets:
+            value = model.task.score_removal(logits, select_target(model, batch, target, logits[0]))
+            explanations.append(TokenScores(spread((value[0] - value[1:]).T, unit), logits=logits[0]))
+        return explanations

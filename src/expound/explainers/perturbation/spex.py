@@ -15,7 +15,7 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
-from expound.explainers.base import OutputExplainer, TargetSelector, TokenScores
+from expound.explainers.base import OutputExplainer, TokenScores
 from expound.explainers.perturbation.coalitions import FEWEST, all_subsets, coalition_values
 from expound.explainers.seeding import example_generators
 from expound.explainers.units import number_units, spread
@@ -77,9 +77,8 @@ class Spex(OutputExplainer):
         """Return half of the passes: half of the units are removed on average."""
         return self.passes(length)[0] / 2
 
-    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> TokenScores:
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> TokenScores:
         """Return Shapley values as scores, and the interactions of positions as `pairs`, example by example."""
-        target = select_target(None)
         unit = number_units(batch, self.unit)
         counts = (unit.max(1).values + 1).tolist()
         scores = torch.zeros(len(batch), max(1, *counts), dtype=torch.float64)

@@ -77,7 +77,7 @@ class Student(nn.Module):
     def _explain_outputs(self, batch: Batch, outputs: Any) -> Tensor:
         # Learned attention explains no particular output, so any target will do.
         no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
-        return self.explainer.scores_from_outputs(self.explained, batch, outputs, no_target, keep_graph=True)
+        return self.explainer.compute(self.explained, batch, [no_target], outputs)[0].scores
 
 
 def mean_task_loss(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:

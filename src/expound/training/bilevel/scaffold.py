@@ -174,8 +174,8 @@ class Scaffolding(Objective):
         if not isinstance(batch, TeacherBatch) or batch.teacher_explanation is None or self.scaffold is None:
             return step.outputs.logits.new_zeros(())
         no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
-        student = self.scaffold.student.scores_from_outputs(step.model, batch, step.outputs, no_target, keep_graph=True)
-        return explanation_divergence(batch.teacher_explanation, student)
+        (student,) = self.scaffold.student.compute(step.model, batch, [no_target], step.outputs)
+        return explanation_divergence(batch.teacher_explanation, student.scores)
 
     def explain_rows(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return e_T [B, L] of training examples, with a graph to coefficients that require gradients."""
