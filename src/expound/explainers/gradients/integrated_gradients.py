@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores
 from expound.explainers.differentiation import embed_with_gradient
+from expound.explainers.gradients.adaptive_path import PathValue, integrate
 from expound.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
 from expound.models import Batch, ExplainedModel
 from expound.models.hugging_face import Baselines
@@ -143,89 +143,3 @@ class IntegratedGradients(DimensionwiseExplainer):
             total.append(torch.stack(weighted).sum(0))
         delta = torch.tensor([sum(path.errors()) for path in paths], dtype=end.dtype, device=end.device)
         return TokenScores(self.aggregate_dimensions(torch.stack(total)), delta)
-
-
-INITIAL_POINTS = (0.0, 0.125, 0.25, 0.5, 1.0)
-SPLIT_SHARE = 0.5
-CANCELLATION = 4.0
-
-Evaluate = Callable[[Sequence[int], Sequence[float]], Sequence["PathValue"]]
-
-
-class PathValue(NamedTuple):
-    """The function's value and its slope along the path at a point."""
-
-    score: float
-    slope: float
-
-
-class AdaptivePath:
-    """One path from 0 to 1: the points evaluated so far and the intervals between them."""
-
-    def __init__(self) -> None:
-        self.values: dict[float, PathValue] = {}
-        self.ends = list(INITIAL_POINTS)
-
-    def missing_points(self) -> list[float]:
-        """Return the points that the intervals need and that are not evaluated yet."""
-        points: set[float] = set()
-        for start, end in pairwise(self.ends):
-            points.update(point for point, _ in _simpson(start, end))
-        return sorted(points - self.values.keys())
-
-    def weights(self) -> dict[float, float]:
-        """Return the composite rule's weight of every point; weights sum to 1."""
-        total = dict.fromkeys(self.values, 0.0)
-        for interval in pairwise(self.ends):
-            for point, weight in _simpson(*interval):
-                total[point] += weight
-        return total
-
-    def errors(self) -> list[float]:
-        """Return the signed integration error of each interval."""
-        errors = []
-        for start, end in pairwise(self.ends):
-            integral = sum(weight * self.values[point].slope for point, weight in _simpson(start, end))
-            errors.append(integral - (self.values[end].score - self.values[start].score))
-        return errors
-
-    def has_converged(self, tolerance: float) -> bool:
-        """Return whether the total error is below `tolerance` of the whole rise, and not only because errors cancel."""
-        gaps, allowed = self.errors(), tolerance * abs(self.values[1.0].score - self.values[0.0].score)
-        return abs(sum(gaps)) <= allowed and sum(map(abs, gaps)) <= CANCELLATION * allowed
-
-    def halve_intervals(self) -> None:
-        """Halve the interval with the largest error, and those whose error is nearly as large."""
-        gaps = [abs(gap) for gap in self.errors()]
-        # Several intervals per round: the new points of one round share passes.
-        least, middles = SPLIT_SHARE * max(gaps), []
-        for (start, end), gap in zip(pairwise(self.ends), gaps, strict=True):
-            if gap >= least:
-                middles.append((start + end) / 2)
-        self.ends = sorted([*self.ends, *middles])
-
-
-def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) -> list[AdaptivePath]:
-    """Integrate along `count` paths; each is refined until its error is below `tolerance` or it has `max_steps` points.
-
-    `evaluate(paths, points)` is called once per round with the new points of all unfinished paths.
-    """
-    paths = [AdaptivePath() for _ in range(count)]
-    pending = list(range(count))
-    while pending:
-        asked: list[tuple[int, float]] = []
-        for number in pending:
-            asked += [(number, point) for point in paths[number].missing_points()]
-        numbers, points = zip(*asked, strict=True)
-        for (number, point), value in zip(asked, evaluate(numbers, points), strict=True):
-            paths[number].values[point] = value
-        pending = [n for n in pending if len(paths[n].values) < max_steps and not paths[n].has_converged(tolerance)]
-        for number in pending:
-            paths[number].halve_intervals()
-    return paths
-
-
-def _simpson(start: float, end: float) -> tuple[tuple[float, float], ...]:
-    """Return points and weights of Simpson's rule on an interval."""
-    sixth = (end - start) / 6
-    return (start, sixth), ((start + end) / 2, 4 * sixth), (end, sixth)
