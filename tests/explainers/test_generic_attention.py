@@ -6,6 +6,7 @@ import torch
 
 import decomposable
 from expound import explainer
+from expound.explainers import compute_gradients
 from expound.explainers.attention.generic_attention import compute_relevance_maps
 from expound.models import Capture
 from small import PAIRS, shared, small, uneven
@@ -19,7 +20,8 @@ def test_published_relevance(golden, golden_generation, target):
     _, model, batch = decomposable.golden_reference(golden)
     scores = explainer("generic_attention").attribute(model, batch, [target] * 6).detach()
     outputs = model(batch, capture=Capture(attentions=True))
-    maps = compute_relevance_maps(outputs.logits[:, target], outputs.attentions, keep_graph=False)
+    slopes = compute_gradients(outputs.logits[:, target], outputs.attentions, keep_graph=False)
+    maps = compute_relevance_maps(slopes, outputs.attentions)
     for row, attended in enumerate(batch.attended):
         length = int(attended.sum())
         expected = numbers["scores"][row, target, :length]
