@@ -38,7 +38,7 @@ def add_changed_versions(
     Raises:
         ExpoundError: another model, or a text with too few words.
     """
-    if model.task.name != "classification" or model.modality != "text":
+    if not model.task.supports("classes") or model.modality != "text":
         raise ExpoundError(f"a changed example needs a classifier of texts, not {model.task.name} of {model.modality}")
     # Words are drawn at random, without looking at any explanation: a rule that uses the scores of one method would
     # favor it. Each version has a seed of its own, so that `tries` does not change the versions before.

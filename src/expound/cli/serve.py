@@ -149,7 +149,7 @@ def load_rows(
     from expound.models.encoding.labels import renumber_labels
 
     model = next(iter(models.values()))
-    if model.task.name == "generation":
+    if model.task.is_generated:
         return list(dataset)
     rows = renumber_labels(model, dataset)
     return add_label_names(model, rows)

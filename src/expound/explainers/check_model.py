@@ -94,13 +94,7 @@ def _make_example(model: ExplainedModel) -> Any:
     """Return an example of the model's task."""
     if model.modality == "image":
         return np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
-    row: dict[str, Any] = {"text": TEXT}
-    if model.task.name == "generation":
-        row = {"prompt": TEXT, "response": " It is short."}
-    elif model.task.name == "tagging":
-        row["span"] = [2, 7]
-    elif model.task.name == "masked":
-        row["text"] = f"A short {model.tokenizer.mask_token}."
-    elif model.task.name == "span" or isinstance(model, ChoosingModel | BiEncoder):
+    row = model.task.make_row(TEXT, model.tokenizer)
+    if isinstance(model, ChoosingModel | BiEncoder):
         row["text_pair"] = "It is about a model."
     return row

@@ -63,7 +63,7 @@ class LlmRanking(Explainer):
             raise ExpoundError("llm_ranking reads words: it needs texts, not images or token ids")
         scores = torch.zeros(batch.content.shape, dtype=torch.promote_types(model.dtype, torch.float32))
         for row, alignment in enumerate(batch.alignments):
-            label = "" if model.task.name == "span" else model.labels[int(target[row])]
+            label = "" if model.task.reads_context else model.labels[int(target[row])]
             answer = generate_ranking(
                 self.ranker, str(model.device), format_prompt(alignment, label, model.labels), len(alignment.words)
             )

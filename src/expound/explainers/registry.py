@@ -181,7 +181,7 @@ def default_method(model: ExplainedModel) -> str:
     """
     from expound.models.families import FAMILIES
 
-    if model.task.name == "generation":
+    if model.task.is_generated:
         return "occlusion"
     if model.config.model_type in FAMILIES:
         return "decompx_linear"

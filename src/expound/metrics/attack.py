@@ -272,7 +272,7 @@ def _predict(model: ExplainedModel, rows: Sequence[Mapping[str, str]]) -> list[N
 
 
 def _require_attackable(model: ExplainedModel, rows: Sequence[Any], budget: int | None) -> None:
-    if model.task.name != "classification" or model.modality != "text":
+    if not model.task.supports("classes") or model.modality != "text":
         raise ExpoundError(f"an attack needs a classifier of texts with one label each, not {model.task.name}")
     if budget is not None and budget < 1:
         raise ExpoundError(f"expected a budget of at least 1 query per example, got {budget}")

@@ -204,7 +204,7 @@ def are_close(one: Tensor, other: Tensor, model: Any) -> bool:
 def check_answers(model: Any, probe: Probe) -> str:
     """Check that generated text has the model's own log-probabilities, and that no token depends on later ones."""
     answer = probe.answer
-    if model.task.name != "generation":
+    if not model.task.is_generated:
         return ""
     alone = probe.alone
     ids, response = alone.inputs["input_ids"], alone.response
@@ -371,8 +371,7 @@ def check_padding(model: Any, probe: Probe) -> str:
     ids = padded.inputs["input_ids"].masked_fill(~padded.attended, model.pad_id)
     padded = replace(padded, inputs=padded.inputs | {"input_ids": ids})
     logits = model.run_pass(padded, None, Capture()).logits
-    if model.task.name == "span":
-        logits = logits[:, :, padded.attended[0]]
+    logits = model.task.select_positions(logits, padded.attended[0])
     if are_close(logits, probe.answer, model):
         return ""
     return "padding changes its answers"

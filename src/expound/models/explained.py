@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from expound.errors import ExpoundError
@@ -101,8 +101,7 @@ class ExplainedModel(HuggingFaceModel):
             part, columns = batch.select(rows).trim_padding()
             given = None if embeddings is None else embeddings[rows][:, columns]
             for row, answer in zip(rows.tolist(), self.run_pass(part, given, capture).logits, strict=True):
-                gaps = (columns.start, batch.length - columns.stop) if self.task.name == "span" else (0, 0)
-                answers[row] = nn.functional.pad(answer, gaps, value=torch.finfo(answer.dtype).min)
+                answers[row] = self.task.pad_positions(answer, columns.start, batch.length - columns.stop)
         # Responses differ in length.
         return Outputs(pad_sequence([answers[row] for row in range(len(batch))], batch_first=True), embeddings)
 
@@ -243,7 +242,7 @@ class ExplainedModel(HuggingFaceModel):
         Raises:
             ExpoundError: the head reads several positions in different ways.
         """
-        if self.task.name != "span":
+        if not self.task.reads_context:
             return make_readout_weights(self, batch)
         weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
         halves = torch.full_like(target, 0.5, dtype=weights.dtype)
@@ -288,16 +287,13 @@ class ExplainedModel(HuggingFaceModel):
         single = target[:, 0] if is_contrast else target
         probabilities = self.task.probability(self.task.probabilities(logits), single).tolist()
         log_probs = None
-        if self.task.name == "generation":
+        if self.task.is_generated:
             log_probs = self.task.log_probability(logits, target).tolist()
-        # Spans count from the example's first token, without padding on the left; those of responses already do.
-        starts = None if is_contrast or log_probs is not None else batch.attended.long().argmax(1).tolist()
+        # Spans count from the example's first token, without padding on the left.
+        shifted = self.task.shift(target, batch.attended.long().argmax(1, keepdim=True))
         targets = []
-        for row, position in enumerate(target.tolist()):
-            start = 0 if starts is None else starts[row]
-            value = position
-            if isinstance(position, list):
-                value = (position[0] - start, position[1] - start)
+        for row, position in enumerate(shifted.tolist()):
+            value = tuple(position) if isinstance(position, list) else position
             targets.append(
                 Target(
                     text=self._name_target(batch, row, value),
@@ -313,7 +309,7 @@ class ExplainedModel(HuggingFaceModel):
     def describe_predictions(self, batch: Batch, logits: Tensor) -> list[Target]:
         """Return each prediction's name, value and probability from logits [B, C]; a regression's value is a number."""
         predictions = self.describe_targets(batch, self.task.predict(logits, batch), logits)
-        if self.task.name != "regression":
+        if not self.task.predicts_number:
             return predictions
         return [prediction._replace(value=prediction.probability) for prediction in predictions]
 
@@ -323,7 +319,7 @@ class ExplainedModel(HuggingFaceModel):
             return batch.exchanges[row].cut(value)
         if not isinstance(value, tuple):
             return self.labels[value]
-        if self.task.name != "span":
+        if self.task.has_contrasts:
             return " rather than ".join(self.labels[number] for number in value)
         if batch.alignments is None:
             return f"{value[0]}–{value[1]}"

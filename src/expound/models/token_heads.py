@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding
 from expound.models.explained import ExplainedModel
 from expound.models.outputs import Capture, to_float32
-from expound.models.tasks import Classification
+from expound.models.tasks import Classification, Task
 
 
 class Tagging(Classification):
@@ -30,6 +30,7 @@ class Tagging(Classification):
 
     name = "tagging"
     is_read_at_positions = True
+    properties: ClassVar = Task.properties
 
     def __init__(self, tags: Sequence[str]) -> None:
         label_of = [split_tag(tag)[1] for tag in tags]
@@ -44,6 +45,10 @@ class Tagging(Classification):
         best = output.logits[..., None, :].masked_fill(others, -torch.inf).amax(-1)
         both = torch.cat([best, output.logits.logsumexp(-1, keepdim=True)], -1)
         return (both * _require_readout_mask(batch)[..., None]).sum(1)
+
+    def make_row(self, text: str, tokenizer: Any) -> dict[str, Any]:
+        """Return the text with a span."""
+        return {"text": text, "span": [2, 7]}
 
     def sum_over_words(self, values: Tensor, target: Tensor) -> Tensor:
         """Return the sums [K] of values [words, K, tags] over words, each at the likeliest tag of the target label.
@@ -158,12 +163,17 @@ class MaskedWord(Classification):
 
     name = "masked"
     is_read_at_positions = True
+    properties: ClassVar = Task.properties
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
         """Return the logits [B, vocabulary] at the mask token."""
         place = _require_readout_mask(batch).long().argmax(1)
         logits: Tensor = output.logits[torch.arange(len(batch), device=batch.device), place]
         return logits
+
+    def make_row(self, text: str, tokenizer: Any) -> dict[str, Any]:
+        """Return a text with a mask token."""
+        return {"text": f"A short {tokenizer.mask_token}."}
 
 
 class MaskedModel(_TokenHeadModel):

@@ -76,7 +76,7 @@ class WindowedModel(ExplainedModel):
     """
 
     def __init__(self, model: ExplainedModel, stride: int) -> None:
-        if type(model) is not ExplainedModel or model.modality != "text" or model.task.name == "span":
+        if type(model) is not ExplainedModel or model.modality != "text" or model.task.reads_context:
             raise ExpoundError(
                 f"windows are for heads that read a whole text, not for {model.task.name}: leave stride out"
             )

@@ -9,13 +9,11 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.models.outputs import to_float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,24 +211,7 @@ def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Te
     Raises:
         ExpoundError: the batch has no labels.
     """
-    if model.task.name == "generation":
-        # the whole response is the target (start, end): its log-probability is the sum over its tokens
-        whole = model.task.predict(logits, batch)
-        return -model.task.log_probability(logits, whole) / (whole[:, 1] - whole[:, 0]), has_usable_label(batch)
-    if batch.labels is None:
-        raise ExpoundError("training and its evaluation need labeled examples: the rows have no label (or no answer)")
-    labels, has_label = batch.labels, has_usable_label(batch)
-    logits = to_float32(logits)
-    if model.task.name == "span":
-        # cross_entropy expects the classes, here the positions, in dimension 1
-        losses = F.cross_entropy(logits.transpose(1, 2), labels.clamp(min=0), reduction="none")
-        return losses.mean(1).masked_fill(~has_label, 0.0), has_label
-    if model.task.name == "regression":
-        return (logits.squeeze(-1) - labels.to(logits.dtype)).square(), has_label
-    if model.task.name == "multi_label":
-        losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
-        return losses.mean(1), has_label
-    return F.cross_entropy(logits, labels, reduction="none"), has_label
+    return model.task.losses(logits, batch), has_usable_label(batch)
 
 
 class AdaptiveObjective(Objective):

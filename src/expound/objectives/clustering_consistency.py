@@ -34,7 +34,7 @@ class ClusteringConsistencyLoss(Criterion):
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the batch, a scalar. Raises ExpoundError without class labels."""
-        if step.model.task.name != "classification" or step.labels is None:
+        if not step.model.task.supports("classes") or step.labels is None:
             raise ExpoundError("clustering consistency compares explanations by class: it needs labels of classes")
         scores = align_left(self.explain_prediction(step), step.batch.attended)
         distances = (scores[:, None] - scores[None]).square().sum(-1)

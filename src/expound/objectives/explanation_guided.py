@@ -126,9 +126,9 @@ class ExplanationGuidedLoss(LabeledObjective):
     def _get_gold_target(self, step: TrainingStep) -> Tensor:
         if step.model.modality != "text":
             raise ExpoundError("explanation guided training masks words: it does not apply to images")
-        if step.model.task.name == "multi_label":
+        if not step.model.task.supports("one_target"):
             raise ExpoundError("with several labels at once there is no gold label that a teacher could explain")
-        if step.model.task.name == "span" and step.labels is not None:
+        if step.model.task.reads_context and step.labels is not None:
             return step.labels.clamp(min=0)
         return step.model.resolve_target(step.batch, "label")
 

@@ -63,7 +63,7 @@ class KlToOriginal(Objective):
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean divergence over the batch, a scalar."""
         original, choices = self.original, step.outputs.distribution
-        if step.model.task.name in ("regression", "multi_label"):
+        if not step.model.task.supports("one_choice"):
             raise ExpoundError(f"{self.name} compares probabilities of choices: a {step.model.task.name} has none")
         if original is None or choices is None:
             raise ExpoundError(

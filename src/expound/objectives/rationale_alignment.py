@@ -126,7 +126,7 @@ class RationaleAlignment(AttributionObjective):
 
     def _explain(self, step: TrainingStep) -> Tensor:
         model, batch = step.model, step.batch
-        if self.target == "label" and model.task.name == "multi_label":
+        if self.target == "label" and not model.task.supports("one_target"):
             raise ExpoundError("with several labels at once there is no gold target to guide: use target='predicted'")
         target = model.resolve_target(batch, self.target, step.outputs.logits).clamp(min=0)
         return self.compute_attribution(step, target)

@@ -51,7 +51,7 @@ class RightReasonsLoss(EmbeddingGradientObjective):
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the examples, a scalar."""
-        if step.model.task.name != "classification":
+        if not step.model.task.supports("classes"):
             raise ExpoundError(
                 f"{self.name} is about the probabilities of classes: it does not apply to {step.model.task.name}"
             )

@@ -17,7 +17,6 @@ from expound.objectives.attribution_objective import AttributionObjective
 from expound.objectives.base import TrainingStep, task_losses
 
 DEFAULT_EXTRACTOR = UntrainedExplainer(RationaleExtractor)
-TASKS = ("classification", "multi_label", "regression")
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class SelectedWordsLoss(AttributionObjective):
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the batch, a scalar."""
-        if step.model.modality != "text" or step.model.task.name not in TASKS:
+        if step.model.modality != "text" or step.model.task.is_read_at_positions:
             raise ExpoundError(f"{self.name} selects words of a text that has a class or a number as its answer")
         extractor = self.explainer
         # a training loop makes it for the model at the start; without one, this term is that of an untrained extractor

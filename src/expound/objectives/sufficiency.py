@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from expound.errors import ExpoundError, check_choice
@@ -61,15 +60,10 @@ class SufficiencyLoss(ErasureCriterion):
 
 def answer_kl(step: TrainingStep, logits: Tensor, other_logits: Tensor) -> Tensor:
     """Return KL(P ‖ Q) [B] of two answers: over classes; summed over start and end; summed over labels on or off."""
-    task = step.model.task.name
-    if task == "regression":
+    task = step.model.task
+    if task.predicts_number:
         raise ExpoundError("a regression has no probability: use form='mae' on classes or spans")
     dtype = torch.promote_types(logits.dtype, torch.float32)
     logits, other_logits = logits.to(dtype), other_logits.to(dtype)
-    if task == "multi_label":
-        # each label is a distribution over on and off: log σ(z) and log σ(−z) = log(1 − σ(z)), without a log of 0
-        p = F.logsigmoid(torch.stack([logits, -logits], -1))
-        q = F.logsigmoid(torch.stack([other_logits, -other_logits], -1))
-    else:
-        p, q = F.log_softmax(logits, -1), F.log_softmax(other_logits, -1)
+    p, q = task.log_distributions(logits), task.log_distributions(other_logits)
     return (p.exp() * (p - q)).flatten(1).sum(1)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from expound.errors import ExpoundError, check_choice
@@ -113,15 +112,14 @@ def answer_divergence(step: TrainingStep, logits: Tensor, other_logits: Tensor) 
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     logits, other_logits = logits.to(dtype), other_logits.to(dtype)
-    task = step.model.task.name
-    if task == "regression":
+    task = step.model.task
+    if task.predicts_number:
         return (logits - other_logits).square().mean(-1)
-    # KL(P ‖ Q) + KL(Q ‖ P) = Σ (p − q)(log p − log q); for on or off the second factor is the difference of logits
-    if task == "multi_label":
-        return ((logits.sigmoid() - other_logits.sigmoid()) * (logits - other_logits)).mean(-1)
-    log_p, log_q = F.log_softmax(logits, -1), F.log_softmax(other_logits, -1)
+    # KL(P ‖ Q) + KL(Q ‖ P) = Σ (p − q)(log p − log q)
+    log_p, log_q = task.log_distributions(logits), task.log_distributions(other_logits)
     divergences = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1)
-    return divergences.mean(-1) if task == "span" else divergences
+    # several labels, and the two ends of a span, are distributions of their own
+    return divergences if divergences.ndim == 1 else divergences.mean(-1)
 
 
 def _make_answer_function(step: TrainingStep) -> Callable[[Tensor], Tensor]:

@@ -108,7 +108,7 @@ def _measure_effects(
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(data)
     parts = [[row] for row in range(len(rows))]
-    if model.task.name != "generation":
+    if not model.task.is_generated:
         parts = list(make_batches(model, rows))
     for number, part in enumerate(tqdm(parts, disable=quiet or not is_interactive(), desc=folder.name)):
         file = folder / f"{number:06}.safetensors"

@@ -15,12 +15,11 @@ from expound.models.generation.model import GeneratingModel
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 MASKS = ("content_mask", "rationale_mask")
-TASKS = ("classification", "multi_label", "regression", "generation")
 
 
 def require_supported(model: ExplainedModel) -> None:
     """Raise ExpoundError unless the model reads texts and gives a class, a value or a text."""
-    if model.modality != "text" or model.task.name not in TASKS or type(model) not in (ExplainedModel, GeneratingModel):
+    if model.modality != "text" or model.task.reads_context or type(model) not in (ExplainedModel, GeneratingModel):
         raise ExpoundError(
             f"explanation terms need a model that classifies or scores texts, or a causal language model, got {model}"
         )
@@ -53,7 +52,7 @@ def read_batch(model: ExplainedModel, inputs: Mapping[str, Any], *, needs_labels
     if labels is not None:
         _check_labels(model, ids, labels)
     response = None
-    if model.task.name == "generation":
+    if model.task.is_generated:
         response, labels = _find_response(labels), None
     content = inputs.get("content_mask")
     if content is None:
@@ -70,16 +69,16 @@ def read_batch(model: ExplainedModel, inputs: Mapping[str, Any], *, needs_labels
 
 
 def _check_labels(model: ExplainedModel, ids: Tensor, labels: Tensor) -> None:
-    task, shape, classes = model.task.name, [len(ids)], model.config.num_labels
-    if task == "generation":
+    task, shape, classes = model.task, [len(ids)], model.config.num_labels
+    if task.is_generated:
         shape = list(ids.shape)
-    elif task == "multi_label":
+    elif not task.supports("one_target"):
         shape = [len(ids), classes]
     if list(labels.shape) != shape:
         raise ExpoundError(f"expected labels of shape {shape}, got {list(labels.shape)}")
-    if task == "classification" and labels.is_floating_point():
+    if task.supports("classes") and labels.is_floating_point():
         raise ExpoundError(f"expected whole numbers from 0 to {classes - 1} as labels, got {labels.dtype}")
-    if task == "classification" and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+    if task.supports("classes") and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise ExpoundError(
             f"expected labels from 0 to {classes - 1}, got {int(labels.min())} to {int(labels.max())}: load the model "
             "with num_labels= of the data"

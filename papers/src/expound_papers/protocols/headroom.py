@@ -81,7 +81,7 @@ class CoefficientSearch:
 def match_teacher(student: ExplainedModel, asked: Dataset) -> NDArray[np.bool_]:
     """Return which examples a student answers as its teacher does, [N]."""
     asked = align_labels(student, asked)
-    equal = compare_form(student.task.name, predict_answers(student, asked)) == get_teacher_answers(asked)
+    equal = compare_form(student.task, predict_answers(student, asked)) == get_teacher_answers(asked)
     alike: NDArray[np.bool_] = equal.reshape(len(asked), -1).all(1)
     return alike
 
@@ -104,7 +104,7 @@ def headroom(
     Raises:
         ExpoundError: fewer than one setting or student, or a regression, where no student predicts exact values.
     """
-    if search.teaching.teacher.task.name == "regression":
+    if search.teaching.teacher.task.predicts_number:
         raise ExpoundError("headroom counts answers that students predict exactly: it does not apply to a regression")
     if min(settings, count, judged) < 1:
         raise ExpoundError("headroom needs at least one setting and one student: raise settings, count and judged")

@@ -127,7 +127,8 @@ def explain(
 
     Example: expound explain --task generation --prompt prompt.txt --source doc1.txt --source doc2.txt --model my-model
     """
-    if task != "generation" and (prompt or messages or source or response or dry_run or attribute_target or raw_prompt):
+    is_generated = task == "generation"
+    if not is_generated and (prompt or messages or source or response or dry_run or attribute_target or raw_prompt):
         raise ExpoundError(
             "--prompt, --messages, --source, --response, --raw-prompt, --attribute-target and --dry-run need "
             "--task generation"
@@ -144,7 +145,7 @@ def explain(
     files = [prompt, messages, *[item.rpartition("=")[2] for item in source or ()]]
     check(models=[model], data=data, methods=methods, device=device, dtype=dtype, files=files)
     if data is not None:
-        _check_corpus_options(text or pair or html or json or task == "generation", output_dir, methods)
+        _check_corpus_options(text or pair or html or json or is_generated, output_dir, methods)
     import sys
 
     import expound
@@ -168,7 +169,7 @@ def explain(
     set_threads(threads, hidden_size(explained), device)
     ids = options.split_ids(methods) or [default_method(explained)]
     example: Any = text if pair is None else (text, pair)
-    if task == "generation":
+    if is_generated:
         example = generated.make_example(text, prompt, messages, source or (), response)
         unit = unit or ("source" if example.get("sources") else "sentence")
         explained_target = generated.parse_target(target)

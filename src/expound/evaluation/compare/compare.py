@@ -335,7 +335,7 @@ def _by_unique_name(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 def add_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows, of classification with the name of the label as `label_name`."""
-    if model.task.name not in ("classification", "multi_label"):
+    if not model.task.supports("labels"):
         return list(rows)
     named = [dict(row) for row in rows]
     for row in named:

@@ -76,7 +76,7 @@ def explain_shard(job: CorpusJob, model: ExplainedModel, shard: int = 0, num_sha
         ExpoundError: data that cannot be read or explained (names the rows), a folder of another corpus, generated
             text.
     """
-    if model.task.name == "generation":
+    if model.task.is_generated:
         raise ExpoundError("a corpus of generated text is explained by `expound compare`: choose one method there")
     stream = job.stream()
     method = explainer(add_seed(job.method or default_method(model), job.seed))

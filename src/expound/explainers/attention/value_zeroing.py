@@ -13,7 +13,6 @@ from expound.errors import ExpoundError
 from expound.explainers.assumptions import OF_ATTENTION
 from expound.explainers.attention.weights import select_readout_row
 from expound.explainers.base import Explainer, TokenScores
-from expound.explainers.gradients.paths import shift_spans
 from expound.models import Batch, ExplainedModel
 from expound.models.passes.layer_calls import LayerCall, record_layer_calls
 from expound.models.perturbation.run import TOKENS_PER_PASS
@@ -49,7 +48,7 @@ class ValueZeroing(Explainer):
         for row in range(len(batch)):
             alone, columns = batch.select([row]).trim_padding()
             with choose_attention_type(model.model, alone.length):
-                rows = _compute_layer_rows(model, alone, shift_spans(model, columns, target[row : row + 1]))
+                rows = _compute_layer_rows(model, alone, model.task.shift(target[row : row + 1], columns.start))
             layers.append(torch.nn.functional.pad(rows, (columns.start, batch.length - columns.stop)))
         stacked = torch.stack(layers)
         return TokenScores(stacked[:, -1], layers=stacked)

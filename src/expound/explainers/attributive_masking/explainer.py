@@ -175,7 +175,7 @@ def _read_settings(content: Mapping[str, Any]) -> MaskingSettings:
 
 
 def _require_classifier(model: ExplainedModel) -> None:
-    if model.task.name != "classification" or model.modality != "text":
+    if not model.task.supports("classes") or model.modality != "text":
         other = "images" if model.modality == "image" else f"a {model.task.name.replace('_', '-')} task"
         raise ExpoundError(f"attributive_masking explains classifiers of texts, not {other}")
 

@@ -154,7 +154,7 @@ class DecompXClassifier(DecompX):
         if isinstance(model.task, Tagging):
             assert batch.readout_mask is not None
             return model.task.sum_over_words(classes[: int(batch.readout_mask[number].sum())], target)
-        if model.task.name == "span":
+        if model.task.reads_context:
             return classes[0, :, 0] + classes[1, :, 1]
         return model.task.pick(classes[0], target.expand(classes.shape[1], *target.shape))
 
@@ -168,7 +168,7 @@ def make_readout_weights(model: ExplainedModel, batch: Batch, target: Tensor) ->
         read = batch.readout_mask.long()
         rows = torch.nn.functional.one_hot((read.cumsum(1) - 1).masked_fill(read == 0, int(read.sum(1).max())))
         return rows[..., : int(read.sum(1).max())].transpose(1, 2).to(model.dtype)
-    if model.task.name == "span":
+    if model.task.reads_context:
         return torch.nn.functional.one_hot(target, batch.length).to(model.dtype)
     return model.readout_weights(batch, target)[:, None]
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.explainers.base import DimensionwiseExplainer
 from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
-from expound.explainers.gradients.paths import shift_spans
 from expound.explainers.seeding import example_seeds
 from expound.models import Batch, ExplainedModel
 from expound.models.hugging_face import Baselines
@@ -58,7 +57,7 @@ class GradientShap(DimensionwiseExplainer):
         scores = model.embed(batch).new_zeros(batch.content.shape)
         for row, seed in enumerate(example_seeds(batch, self.seed)):
             alone, columns = batch.select([row]).trim_padding()
-            own_target = shift_spans(model, columns, target[row : row + 1])
+            own_target = model.task.shift(target[row : row + 1], columns.start)
             scores[row, columns] = self._alone(model, alone, own_target, seed)[0]
         return scores
 

@@ -56,9 +56,8 @@ def gradients_at(
             inputs = at(index)[:, columns]
             if not (keep_graph and inputs.requires_grad):
                 inputs = inputs.detach().requires_grad_()
-            score = model.task.score(
-                model(part, inputs, capture).logits, shift_spans(model, columns, target[rows[index]])
-            )
+            shifted = model.task.shift(target[rows[index]], columns.start)
+            score = model.task.score(model(part, inputs, capture).logits, shifted)
             (slope,) = compute_gradients(score, [inputs], keep_graph=keep_graph)
         # The padding that was cut off gets a zero gradient.
         outside = (0, 0, columns.start, batch.length - columns.stop)
@@ -74,7 +73,7 @@ def scores_at(
         part, columns = batch.select(rows[index]).trim_padding()
         with skip_unread_positions(model, part):
             logits = model(part, at(index)[:, columns], capture).logits
-        parts.append((index, model.task.score(logits, shift_spans(model, columns, target[rows[index]]))))
+        parts.append((index, model.task.score(logits, model.task.shift(target[rows[index]], columns.start))))
     order = torch.cat([index for index, _ in parts])
     return torch.cat([score for _, score in parts])[order.argsort()]
 
@@ -121,10 +120,3 @@ def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Ite
             start, longest = stop, 0
         stop, longest = stop + count, longest or length
     yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // max(1, longest)))
-
-
-def shift_spans(model: ExplainedModel, columns: slice, target: Tensor) -> Tensor:
-    """Return the target for a batch cut to these columns; spans count from the first column."""
-    if model.task.name == "span":
-        return target - int(columns.start)
-    return target

@@ -86,7 +86,7 @@ class ContextCite(OutputExplainer):
         counts = (unit.max(1).values + 1).tolist()
         present = self.draw_masks(unit)
         values = self.evaluate_masks(model, batch, target, present, unit).double().cpu().numpy()
-        sizes = (target[:, 1] - target[:, 0]).tolist() if model.task.name == "generation" else [1] * len(batch)
+        sizes = model.task.count_tokens(target).tolist()
         weights, biases = torch.zeros(len(batch), present.shape[2], dtype=torch.float64), []
         for row, count in enumerate(counts):
             own, bias = fit_lasso(present[:, row, :count].cpu().numpy(), values[:, row], sizes[row], self.alpha)
@@ -104,7 +104,7 @@ class ContextCite(OutputExplainer):
     ) -> Tensor:
         """Return f with only the `present` [M, B, U] units: [M, B]."""
         value: Callable[[Tensor, Tensor], Tensor] = partial(log_odds, model.task)
-        if self.output is not None or batch.foil is not None or model.task.name in ("regression", "span"):
+        if self.output is not None or batch.foil is not None or model.task.predicts_number or model.task.reads_context:
             value = model.task.score_removal
         return coalition_values(model, batch, target, present, unit, self.perturbation, value)
 

@@ -91,7 +91,7 @@ class Reagent(Explainer):
         self, model: ExplainedModel, batch: Batch, target: Tensor, zeta: Tensor, random: list[np.random.Generator]
     ) -> Tensor:
         """Return ζ [B, L] of each example after the first step whose best positions suffice."""
-        if model.task.name == "regression":
+        if model.task.predicts_number:
             raise ExpoundError("a regression has no likeliest answer: give reagent a number of steps")
         running = list(range(len(batch)))
         # `BLOCK` steps share passes; those after the sufficient one are computed in vain and discarded.
@@ -176,16 +176,15 @@ def _evaluate_inputs(model: ExplainedModel, batch: Batch, target: Tensor, ids: T
 
 def probability_drops(model: ExplainedModel, batch: Batch, target: Tensor, ids: Tensor) -> Tensor:
     """Return p(x) − p(x') in float64 for replaced inputs [M, B, L], or tanh of a regression's drop: [M, B]."""
-    is_regression = model.task.name == "regression"
+    is_regression = model.task.predicts_number
     log_model = model.with_output(None if is_regression else "log_prob")
     whole_first = torch.cat([input_numbers(model, batch)[None], ids])
     values = _evaluate_inputs(log_model, batch, target, whole_first).double().view(-1, len(batch))
     if is_regression:
         # A value has no bounds; tanh keeps δ in (−1, 1), where the logit of the update is defined.
         return (values[0] - values[1:]).tanh()
-    size = target[:, 1] - target[:, 0] if model.task.name == "generation" else 1
     # The geometric mean per token: probabilities of long spans would all be near 0, and with them every δ.
-    probabilities = (values / size).exp()
+    probabilities = (values / model.task.count_tokens(target)).exp()
     return probabilities[0] - probabilities[1:]
 
 
@@ -212,7 +211,13 @@ class TargetRank(Task):
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.name = task.name  # type: ignore[misc]
+        # A pass is narrowed, and its input cut, as for the task itself.
+        facts = ("name", "is_read_at_positions", "is_generated", "reads_context")
+        vars(self).update({fact: getattr(task, fact) for fact in facts})
+
+    def shift(self, target: Tensor, start: int | Tensor) -> Tensor:
+        """Return the task's own target, see `Task.shift`."""
+        return self.task.shift(target, start)
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
         """Return the task's own logits; for generated text the rank of each response token [B, R]."""

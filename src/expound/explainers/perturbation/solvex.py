@@ -72,7 +72,7 @@ class Solvex(Explainer):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return shifted ranks [B, L]; the beams of all examples grow together, so that their inputs share passes."""
-        if self.objective == "log_odds" and model.task.name == "regression":
+        if self.objective == "log_odds" and model.task.predicts_number:
             raise ExpoundError("log_odds needs probabilities, and a regression has none: choose another objective")
         unit = number_units(batch, self.unit)
         beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]

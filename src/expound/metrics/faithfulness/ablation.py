@@ -127,7 +127,7 @@ class TopkDrop(UnitOrderMetric):
 
 def with_log_output(model: ExplainedModel) -> ExplainedModel:
     """Return the model with the target's log-probability as output; a regression is returned unchanged."""
-    if model.task.name == "regression":
+    if model.task.predicts_number:
         return model
     return model.with_output("log_prob")
 

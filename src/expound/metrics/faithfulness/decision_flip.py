@@ -37,7 +37,7 @@ class DecisionFlip(UnitMetric):
 
     def supports(self, model: ExplainedModel) -> bool:
         """Return whether the model makes decisions, which regressions and language models do not."""
-        return model.task.name not in ("regression", "generation")
+        return model.task.supports("decisions")
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`. Raises ExpoundError for an unsupported task."""

@@ -166,7 +166,7 @@ class LogOdds(AtBudget):
 
     def supports(self, model: ExplainedModel) -> bool:
         """Return whether the model's task has probabilities, which is true for all but regressions."""
-        return model.task.name != "regression"
+        return not model.task.predicts_number
 
     def compute_effect(self, p: Probability, top: Tensor) -> Tensor:
         """Return the change of the logarithm: [K, B]."""

@@ -71,7 +71,7 @@ class SoftErasure(Metric):
 
     def supports(self, model: ExplainedModel) -> bool:
         """Return whether the model's answer is a distribution, or one probability for `distance="probability"`."""
-        return model.task.name not in ("regression", "generation" if self.distance != "probability" else "")
+        return model.task.supports("decisions") or (model.task.is_generated and self.distance == "probability")
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`; NaN if zeros are answered like the whole input.
@@ -111,13 +111,13 @@ class SoftErasure(Metric):
         """Return the distance [B] of two answers [B, C] (spans: [B, 2, L])."""
         if self.distance == "probability":
             return (model.task.probability(one, target) - model.task.probability(other, target)).clamp(min=0)
-        if model.task.name == "multi_label":
+        if not model.task.supports("one_choice"):
             # Labels are independent: the distribution is that of the target label being on or off.
             one, other = model.task.pick(one, target), model.task.pick(other, target)
             one, other = torch.stack([one, 1 - one], -1), torch.stack([other, 1 - other], -1)
         half = (one.sqrt() - other.sqrt()).square().sum(-1) / 2
         # Start and end of a span are independent, so their Bhattacharyya coefficients multiply.
-        squared = half if model.task.name != "span" else 1 - (1 - half).prod(-1)
+        squared = half if half.ndim == 1 else 1 - (1 - half).prod(-1)
         if self.distance == "hellinger":
             return squared.sqrt()
         return math.sqrt(2) * squared

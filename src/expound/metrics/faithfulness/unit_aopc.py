@@ -37,7 +37,7 @@ class UnitComprehensiveness(UnitOrderMetric):
 
     def select_output(self, model: ExplainedModel) -> ExplainedModel:
         """Return the model with its probability as output, also for generated text."""
-        if model.task.name == "regression":
+        if model.task.predicts_number:
             return model
         return model.with_output("prob")
 

@@ -135,11 +135,11 @@ def pad_rows(rows: Sequence[Tensor], fill: Any, *, left: bool) -> Tensor:
 
 def _tokenize(model: HuggingFaceModel, rows: Rows) -> TokenizedRows:
     texts = get_texts(rows)
-    if model.task.name == "span" and len(texts[0]) == 1:
+    if model.task.reads_context and len(texts[0]) == 1:
         raise ExpoundError("question answering needs a question, 'text', and its context, 'text_pair'")
     columns = [list(column) for column in zip(*texts, strict=True)]
     # A question is never cut, only its context.
-    strategy = "longest_first" if model.task.name != "span" else "only_second"
+    strategy = "only_second" if model.task.reads_context else "longest_first"
     try:
         encodings = model.tokenizer(*columns, truncation=strategy, max_length=model.max_length, padding=False).encodings
     # tokenizers raises nothing narrower than Exception.
@@ -185,7 +185,7 @@ def _encode_annotations(model: HuggingFaceModel, rows: Rows, alignments: tuple[A
         masks = [_encode_rationale(row, alignment) for row, alignment in zip(rows, alignments, strict=True)]
         fields["rationale_mask"] = pad_rows([torch.tensor(mask) for mask, _ in masks], False, left=left)
         fields["has_rationale"] = torch.tensor([known for _, known in masks])
-    if model.task.name == "span":
+    if model.task.reads_context:
         fields["answerable"] = pad_rows([_find_answerable(alignment) for alignment in alignments], False, left=left)
         if all(row.get("answer") is not None for row in rows):
             spans = [_encode_answer(row["answer"], alignment) for row, alignment in zip(rows, alignments, strict=True)]
@@ -217,7 +217,7 @@ def _encode_labels(model: HuggingFaceModel, rows: Rows) -> Tensor:
             raise ExpoundError(f"expected one label per example, a name or a number, got {label!r:.80}")
         value = float(label)
         # pandas stores whole numbers as floats where a value is missing.
-        labels.append(int(value) if value.is_integer() and model.task.name != "regression" else value)
+        labels.append(int(value) if value.is_integer() and not model.task.predicts_number else value)
     return torch.tensor(labels)
 
 

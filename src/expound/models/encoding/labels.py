@@ -34,7 +34,7 @@ def read_examples(model: HuggingFaceModel, data: Any, **columns: Any) -> Sequenc
     Raises:
         ExpoundError: what holds no examples, unknown keys or columns, or a label that the model does not have.
     """
-    is_exchange = model.task.name == "generation"
+    is_exchange = model.task.is_generated
     examples, line = read_rows(data, is_exchange=is_exchange, **columns)
     if line:
         logger.warning("%s", line)
@@ -62,7 +62,7 @@ def make_renumbering(
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function that renumbers the label of one row of a dataset, see `renumber_labels`."""
     names = getattr(features.get("label"), "names", None)
-    if names is None or model.task.name in ("regression", "span"):
+    if names is None or model.task.predicts_number or model.task.reads_context:
         return dict
     numbers = match_labels(names, model.labels)
 

@@ -34,7 +34,7 @@ def skip_unread_positions(model: HuggingFaceModel, batch: Batch) -> Iterator[Non
     """
     family = FAMILIES.get(model.config.model_type)
     shorten: Callable[[HuggingFaceModel, nn.Module, Family, float, ExitStack], None] | None = None
-    if family is not None and model.task.name == "generation":
+    if family is not None and model.task.is_generated:
         if family.norm_first and not model.is_encoder_decoder:
             shorten = _compute_predicting_columns
     elif family is not None and family.after_attention is not None and not model.task.is_read_at_positions:

@@ -233,9 +233,7 @@ def _run_batch(model: HuggingFaceModel, batch: Batch, embeddings: Tensor | None 
             f"{type(model.model).__name__} fails on a perturbed input of {batch.length} positions "
             f"({str(error).strip().splitlines()[0]:.120}): perturb it in another way, as perturbation='mask'"
         ) from error
-    if model.task.name != "span":
-        return list(logits)
-    return [answer[:, real] for answer, real in zip(logits, batch.attended, strict=True)]
+    return [model.task.select_positions(answer, real) for answer, real in zip(logits, batch.attended, strict=True)]
 
 
 def _digest_images(batch: Batch) -> Tensor:

@@ -64,7 +64,7 @@ class Branch(NamedTuple):
 
 def supports_prefix_sharing(model: HuggingFaceModel) -> bool:
     """Return whether the model's cache is a plain key/value cache."""
-    is_causal = model.task.name == "generation" and not model.config.is_encoder_decoder
+    is_causal = model.task.is_generated and not model.config.is_encoder_decoder
     takes_arguments = {"position_ids", "use_cache"} <= model.forward_parameters
     if not is_causal or not takes_arguments or find_cache_argument(model.model) is None:
         return False

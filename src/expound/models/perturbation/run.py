@@ -95,9 +95,9 @@ def _run_distinct(
     for index, answer in zip(new, _run_rows(model, inputs, rows, perturbation, shares_beginnings), strict=True):
         cache[names[index]] = answer
     answers = [cache[name] for name in names]
-    if model.task.name == "span":
+    if model.task.reads_context:
         return _restore_positions([answers[index] for index in number], inputs.places)
-    if model.task.name == "generation":
+    if model.task.is_generated:
         return pad_sequence([answers[index] for index in number], batch_first=True)
     return torch.stack(answers)[torch.as_tensor(number, device=model.device)]
 

@@ -295,7 +295,7 @@ class Explorer:
         """Return the faithfulness of an attribution on its example, by the metric's title."""
         batch = model.encode([example])
         scores = torch.tensor(item.token_scores, device=batch.device)
-        target = model.resolve_target(batch, item.target.value if model.task.name == "span" else [item.target.value])
+        target = model.resolve_target(batch, item.target.value if model.task.reads_context else [item.target.value])
         figures = {}
         for evaluator in self.metrics:
             if evaluator.supports(model):

@@ -44,7 +44,7 @@ class OutputScore(NamedTuple):
 
 def is_generating(model: ExplainedModel) -> bool:
     """Return whether the model answers by a text of its own."""
-    return model.task.name == "generation"
+    return model.task.is_generated
 
 
 def make_example(model: ExplainedModel, question: Question, picture: Image.Image | None = None) -> Any:
@@ -109,7 +109,7 @@ def _find_tagged_row(model: Any, question: Question) -> dict[str, Any]:
 def list_targets(model: ExplainedModel, question: Question) -> dict[str, str]:
     """Return the targets that can be chosen by their value in a form: the prediction, labels, tagged stretches."""
     targets = {PREDICTED: "the prediction"}
-    if model.task.name in ("classification", "multi_label"):
+    if model.task.supports("labels"):
         targets |= {label: label for label in model.labels}
     if model.task.name == "tagging" and question.text.strip():
         for row in model.expand_examples([{"text": question.text}]):
@@ -138,7 +138,7 @@ def score_outputs(model: ExplainedModel, batch: Batch, output: Tensor, question:
             scores.append(OutputScore(title, value, span[1] - span[0]))
             title = "the chosen part"
         return scores
-    if model.task.name == "span":
+    if model.task.reads_context:
         # Thousands of spans are possible answers: only the one of the full input is followed.
         with torch.no_grad(), model.evaluation_mode():
             logits = model(batch).logits
@@ -146,7 +146,7 @@ def score_outputs(model: ExplainedModel, batch: Batch, output: Tensor, question:
         answer = model.describe_targets(batch, target, logits)[0].text
         return [OutputScore(answer, float(model.task.probability(output, target)[0]))]
     values = output[0].tolist()
-    names = ("value",) if model.task.name == "regression" and len(values) == 1 else model.labels
+    names = ("value",) if model.task.predicts_number and len(values) == 1 else model.labels
     return [OutputScore(name, value) for name, value in zip(names, values, strict=True)]
 
 

@@ -183,6 +183,6 @@ def _higher_is_better(name: str) -> bool:
 
 def _predict(model: ExplainedModel, batch: Batch) -> Tensor:
     """Return the predicted classes or values [B], or spans [B, 2]."""
-    if model.task.name == "regression":
+    if model.task.predicts_number:
         return model.probabilities(batch)[:, 0]
     return model.predict(batch)

@@ -156,8 +156,8 @@ class ScaffoldTrainer(ObjectiveTrainer):
 
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """Return the figures against people's labels if there are any, and the simulatability of the teacher."""
-        task, gold = self.explained.task.name, restore_gold(dataset)
-        sim = simulatability(task, compare_form(task, predicted), get_teacher_answers(dataset))
+        task, gold = self.explained.task, restore_gold(dataset)
+        sim = simulatability(task.name, compare_form(task, predicted), get_teacher_answers(dataset))
         return super().score_predictions(predicted, gold or dataset) | {"simulatability": sim}
 
     def _loss_and_terms(self) -> dict[str, float]:

@@ -204,8 +204,8 @@ def select_held_out(batch: Batch, share: float) -> Tensor:
 
 def label_with_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
     """Return the batch with the model's own predictions as labels."""
-    if model.task.name == "multi_label":
+    if not model.task.supports("one_target"):
         raise ExpoundError("students learn one class, a value or a span per example, not several labels at once")
-    if model.task.name == "regression":
+    if model.task.predicts_number:
         return replace(batch, labels=logits.detach().squeeze(-1))
     return replace(batch, labels=model.resolve_target(batch, "predicted", logits))

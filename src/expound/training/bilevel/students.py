@@ -117,7 +117,7 @@ class Teaching:
         objectives: Sequence[Objective] | None = None,
     ) -> TrainResult:
         """Train a student on data labeled by the teacher; `objectives` may be made of more data than `train`."""
-        if self.teacher.task.name == "regression" and np.ptp(get_teacher_answers(dev)) == 0:
+        if self.teacher.task.predicts_number and np.ptp(get_teacher_answers(dev)) == 0:
             raise ExpoundError(
                 "the teacher gives every row of the dev data the same value, with which no correlation is defined: "
                 "give other dev data, or another teacher"
@@ -186,11 +186,11 @@ class Teaching:
 
 def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     """Return a student's `simulatability` on labeled data, and the task's figures against people's labels."""
-    data, task = align_labels(model, data), model.task.name
+    data, task = align_labels(model, data), model.task
     predicted, gold = predict_answers(model, data), restore_gold(data)
-    figures = {"simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(data))}
+    figures = {"simulatability": simulatability(task.name, compare_form(task, predicted), get_teacher_answers(data))}
     if gold is not None:
-        figures |= evaluation.score(task, predicted, gold)
+        figures |= evaluation.score(task.name, predicted, gold)
     return figures
 
 

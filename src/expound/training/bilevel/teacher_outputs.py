@@ -18,6 +18,7 @@ from expound.errors import ExpoundError
 from expound.models import Batch, ExplainedModel
 from expound.models.encoding.encode import make_batches
 from expound.models.encoding.labels import renumber_labels
+from expound.models.tasks import Task
 from expound.training.loop import evaluation
 from expound.training.loop.data import Collator
 
@@ -130,12 +131,12 @@ def predict_answers(model: ExplainedModel, data: Dataset) -> Array:
     return evaluation.predict_rows(model, _select_inputs(data))
 
 
-def compare_form(task: str, predicted: Array) -> Array:
+def compare_form(task: Task, predicted: Array) -> Array:
     """Return the answers in the form in which students are compared: classes [n], values [n] or spans [n, 2]."""
-    if task == "classification":
+    if task.supports("classes"):
         classes: Array = predicted.argmax(-1)
         return classes
-    if task == "regression":
+    if task.predicts_number:
         return predicted[:, 0]
     return predicted.astype(np.int64)
 
@@ -148,20 +149,20 @@ def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
     Raises:
         ExpoundError: simulatability is not defined for the teacher's task.
     """
-    task = teacher.task.name
-    if task == "multi_label":
+    task = teacher.task
+    if not task.supports("one_target"):
         raise ExpoundError("students learn one class, a value or a span per example, not several labels at once")
     labels = compare_form(task, predict_answers(teacher, data))
-    column = "answer" if task == "span" else "label"
+    column = "answer" if task.reads_context else "label"
     kept = _select_inputs(data)
-    if task == "span":
+    if task.reads_context:
         spans = []
         for start, end in labels.tolist():
             spans.append([] if start == end else [[start, end]])
         kept = kept.add_column(column, spans, feature=List(List(Value("int32"))))
     else:
         feature = Value("float32")
-        if task != "regression":
+        if not task.predicts_number:
             feature = ClassLabel(names=list(teacher.labels))
         kept = kept.add_column(column, labels.tolist(), feature=feature)
     if column in data.column_names:

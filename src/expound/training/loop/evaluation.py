@@ -33,9 +33,9 @@ def compute_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> 
     An answer of (0, 0) means that there is no answer. For generated text: the mean log-probability of the response's
     tokens [B, 1].
     """
-    if model.task.name == "span":
+    if model.task.reads_context:
         return find_answer_characters(batch, predict_answer_positions(model, batch, logits))
-    if model.task.name == "generation":
+    if model.task.is_generated:
         return -task_losses(model, batch, logits)[0][:, None]
     return model.task.probabilities(logits)
 

@@ -116,7 +116,7 @@ def fine_tune(
     run = TrainingRun(Path(output_dir), settings | _resolve_config(start, source, train, dev, args, terms))
     load_options: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
     # A language model's files do not tell whether its responses are explained or a prompted classification.
-    if task == "generation":
+    if start.task.is_generated:
         load_options["task"] = task
 
     def make_trainer(stop: StopAfterStep) -> ObjectiveTrainer:
@@ -166,7 +166,7 @@ def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
 
 def _warn_if_nothing_learned(result: TrainResult, dev: Dataset) -> None:
     """Warn of a classifier that is right no more often than the most frequent class of the dev split."""
-    if result.model.task.name != "classification" or "accuracy" not in result.metrics:
+    if not result.model.task.supports("classes") or "accuracy" not in result.metrics:
         return
     labels = Counter(dev["label"][:])
     share = max(labels.values()) / len(dev)
