@@ -20,14 +20,13 @@ from expound.explainers.differentiation import compute_gradients, embed_with_gra
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.loading.digest import digest_weights
 from expound.models.outputs import require_finite_logits
+from expound.models.packing import get_token_budget, pack
 from expound.models.passes.last_layer import skip_unread_positions
 from expound.models.state import freeze_weights
 from expound.models.tasks import OutputKind
 from expound.models.windowed import WindowedModel
 
 Aggregate = Literal["sum", "l2", "abs"]
-TOKENS_OF_WINDOWS = 2048
-"""Token budget of the windows that are explained in one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +194,10 @@ class Explainer(ABC):
         if windows is None:
             explanation = self.explain(inner, batch, target, special_tokens=special_tokens)
             return replace(explanation, logits=logits, delta=None, pairs=None)
-        explanations = []
-        for part in torch.arange(len(windows.owner)).split(max(1, TOKENS_OF_WINDOWS // windows.batch.length)):
-            targets = target[windows.owner[part]]
-            explanations.append(self.explain(inner, windows.batch.select(part), targets, special_tokens=True))
+        explanations, numbers = [], torch.arange(len(windows.owner))
+        for part in pack([windows.batch.length] * len(numbers), get_token_budget(batch.device)):
+            targets, own = target[windows.owner[part]], windows.batch.select(numbers[part])
+            explanations.append(self.explain(inner, own, targets, special_tokens=True))
         scores = windows.mean_scores(torch.cat([explanation.scores for explanation in explanations]))
         # Masked here, not per window: the mean needs all positions of each window.
         scores = scores if special_tokens else scores.masked_fill(~batch.content, 0.0)

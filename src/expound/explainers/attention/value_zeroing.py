@@ -14,8 +14,8 @@ from expound.explainers.assumptions import OF_ATTENTION
 from expound.explainers.attention.weights import select_readout_row
 from expound.explainers.base import Explainer, TokenScores
 from expound.models import Batch, ExplainedModel
+from expound.models.packing import get_token_budget, pack
 from expound.models.passes.layer_calls import LayerCall, record_layer_calls
-from expound.models.perturbation.run import TOKENS_PER_PASS
 from expound.models.state import choose_attention_type
 
 
@@ -70,12 +70,13 @@ def compute_contributions(call: LayerCall) -> Tensor:
         shape = list(call.output.shape)
         raise ExpoundError(f"value_zeroing needs one hidden state per position, not states of shape {shape}")
     length = call.output.shape[1]
-    budget = TOKENS_PER_PASS.get(call.output.device.type, TOKENS_PER_PASS["cuda"])
     masks = torch.eye(length, dtype=torch.bool, device=call.output.device)
     similar = []
-    for part in masks.split(max(1, budget // length)):
+    for part in pack([length] * length, get_token_budget(masks.device)):
         # 1 − cos of nearly equal vectors cancels: float32 would leave only noise of it.
-        similar.append(torch.cosine_similarity(call.run_without_values(part).double(), call.output.double(), dim=-1))
+        similar.append(
+            torch.cosine_similarity(call.run_without_values(masks[part]).double(), call.output.double(), dim=-1)
+        )
     change = (1 - torch.cat(similar).T).clamp(min=0)
     total = change.sum(1, keepdim=True)
     return torch.where(total > 0, change / total, 0.0)

@@ -12,11 +12,9 @@ from torch import Tensor
 
 from expound.explainers.differentiation import compute_gradients
 from expound.models import Batch, Capture, ExplainedModel
+from expound.models.packing import get_token_budget, pack
 from expound.models.passes.last_layer import skip_unread_positions
-from expound.models.perturbation.run import TOKENS_PER_PASS
 
-TOKENS_WORTH_A_PASS = {"cpu": 32, "cuda": 4096}
-"""The overhead of a pass, as the number of tokens that take as long."""
 Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
 
 
@@ -36,7 +34,7 @@ def gradients_at(
     at: Callable[[Tensor], Tensor],
     points_per_pass: int | None = None,
 ) -> Iterator[GradientsAt]:
-    """Yield the gradients at M points, each once, long examples first, in passes without unnecessary padding.
+    """Yield the gradients at M points, each once, long examples first, in passes with little padding.
 
     Args:
         model: what to explain.
@@ -99,24 +97,10 @@ def quadrature(rule: Rule, points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator[Tensor]:
-    """Yield the numbers of the points of each pass, those of long examples first.
-
-    Points of shorter examples join a pass only if their padding costs less than another pass would.
-    """
-    if not len(rows):
-        return
+    """Yield the numbers of the points of each pass, those of long examples first."""
     sizes, order = batch.attended.sum(1)[rows].sort(descending=True, stable=True)
     if points_per_pass:
         yield from order.split(points_per_pass)
         return
-    device = batch.device.type
-    if device not in TOKENS_PER_PASS:
-        device = "cuda"
-    lengths, counts = (values.tolist() for values in sizes.unique_consecutive(return_counts=True))
-    start, stop, longest = 0, 0, 0
-    for length, count in zip(lengths, counts, strict=True):
-        if (longest - length) * count > TOKENS_WORTH_A_PASS[device]:
-            yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // longest))
-            start, longest = stop, 0
-        stop, longest = stop + count, longest or length
-    yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // max(1, longest)))
+    for part in pack(sizes.tolist(), get_token_budget(batch.device)):
+        yield order[part]

@@ -18,6 +18,7 @@ from expound.explainers.base import OutputExplainer
 from expound.explainers.seeding import example_generators
 from expound.explainers.units import number_units, spread
 from expound.models import Batch, ExplainedModel
+from expound.models.packing import pack
 from expound.models.perturbation.run import RemovalMethod, run_perturbed
 
 POSITIONS_PER_CALL = 1 << 22
@@ -133,11 +134,11 @@ def coalition_values(
     # Unit −1 becomes column 0, which is always present.
     present = torch.nn.functional.pad(present, (1, 0), value=True)
     index = (unit + 1)[None]
-    sets_per_call = max(1, POSITIONS_PER_CALL // unit.numel())
     values = []
     with model.cache_perturbed():
-        for part in present.split(sets_per_call):
-            keep = part.gather(2, index.expand(len(part), -1, -1))
+        for part in pack([unit.numel()] * len(present), POSITIONS_PER_CALL):
+            own = present[part]
+            keep = own.gather(2, index.expand(len(own), -1, -1))
             values.append(value(run_perturbed(model, batch, keep, perturbation, model.perturbation_cache), target))
     return torch.cat(values)
 

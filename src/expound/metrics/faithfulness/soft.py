@@ -23,7 +23,7 @@ from expound.explainers.seeding import example_generators
 from expound.metrics.base import Metric
 from expound.metrics.faithfulness.unit_order import check_positive
 from expound.models import Batch, ExplainedModel
-from expound.models.perturbation.run import TOKENS_PER_PASS
+from expound.models.packing import get_token_budget, pack
 
 Distance = Literal["hellinger", "reagent", "probability"]
 NOTHING = 1e-6
@@ -86,8 +86,9 @@ class SoftErasure(Metric):
         whole, empty = model.predict_perturbed(batch, ends, "zero").double()
         keep = self.keep_probabilities(scale_scores(attribution, batch.content, self.fraction))
         distances = []
-        tokens_per_pass = TOKENS_PER_PASS.get(batch.device.type, TOKENS_PER_PASS["cuda"])
-        for rows in torch.arange(len(batch), device=batch.device).split(max(1, tokens_per_pass // batch.length)):
+        rows_of_batch = torch.arange(len(batch), device=batch.device)
+        for part in pack([batch.length] * len(batch), get_token_budget(batch.device)):
+            rows = rows_of_batch[part]
             distances.append(self._mean_distance(model, batch.select(rows), keep[rows], whole[rows], target[rows]))
         farthest = self.distance_between(model, whole, empty, target)
         value = self.value(torch.cat(distances), farthest)

@@ -22,7 +22,7 @@ from expound.models.batch import Batch
 from expound.models.checks import is_exact
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
-from expound.models.perturbation.packing import pack_by_padding
+from expound.models.packing import pack
 
 MAX_TOKEN_SHARE = 0.8
 """A tree is used only if its passes, which are smaller, read at most this share of the tokens of plain passes."""
@@ -153,7 +153,7 @@ def _run_branches(model: Any, texts: Sequence[PerturbedText], branches: Sequence
             if branch.level == level:
                 sizes[number] = len(texts[branch.version].ids) - branch.begin
         order = sorted(sizes, key=lambda number: -sizes[number])
-        for part in pack_by_padding([sizes[number] for number in order], budget, overhead):
+        for part in pack([sizes[number] for number in order], budget, overhead):
             numbers = order[part]
             past = [_get_prefix(branches, kept, branches[number]) for number in numbers]
             table, new = _continue(model, [texts[branches[number].version] for number in numbers], past)

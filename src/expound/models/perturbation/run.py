@@ -18,14 +18,12 @@ from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch
 from expound.models.checks import MODEL_ERRORS, Probe, describe_failure, find_failure
 from expound.models.hugging_face import HuggingFaceModel
+from expound.models.packing import get_token_budget, pack
 from expound.models.passes.last_layer import skip_unread_positions
 from expound.models.perturbation.inputs import Deletion, Masking, PerturbedInputs, Replacement
-from expound.models.perturbation.packing import pack_by_tokens
 from expound.models.perturbation.prefix_tree import run_prefix_tree, shares_prefixes, supports_prefix_sharing
 
 RemovalMethod = Literal["remove", "mask", "pad", "zero", "attend"]
-# A GPU needs many more tokens per pass than a CPU to be busy.
-TOKENS_PER_PASS = {"cpu": 1536, "cuda": 65536}
 
 
 class PerturbationCache(dict[bytes, Tensor]):
@@ -118,7 +116,7 @@ def _run_rows(
             )
         remote: Any = model
         return list(remote.score_texts(texts))
-    budget = TOKENS_PER_PASS.get(model.device.type, TOKENS_PER_PASS["cuda"])
+    budget = get_token_budget(model.device)
     if len(rows) > 1 and shares_beginnings:
         texts = inputs.get_texts(rows)
         if texts:
@@ -128,7 +126,7 @@ def _run_rows(
     sizes = inputs.lengths[rows].tolist()
     answers = []
     # Patches have no attention mask, so images of different lengths cannot share a pass.
-    for part in pack_by_tokens(sizes, budget, uniform=model.modality == "image"):
+    for part in pack(sizes, budget, overhead=0 if model.modality == "image" else None):
         try:
             answers += inputs.run(rows[part])
         except (ExpoundError, torch.cuda.OutOfMemoryError):
