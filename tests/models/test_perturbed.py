@@ -11,7 +11,6 @@ import families
 from expound import Batch, ExplainedModel, ExpoundError, attribute
 from expound.models import packing
 from expound.models.encoding.images import select_patches
-from expound.models.perturbation import run as engine
 from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

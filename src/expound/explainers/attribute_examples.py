@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -171,8 +171,8 @@ def _explain_batches(
             described = [_explain_response(model, rows[0], indices[0], method, target, unit, attribute_target)]
         else:
             batch = model.encode(rows)
-            scored = _score_batch(model, method, batch, select_targets(target, indices, len(examples)))
-            described = describe_batch(model, method, batch, *scored, indices)
+            explained = explain_batch(model, method, batch, select_targets(target, indices, len(examples)))
+            described = describe_batch(model, method, batch, explained, indices)
         items = []
         for row, item in zip(rows, described, strict=True):
             named = replace(item, metadata=item.metadata | read_metadata(row))
@@ -181,32 +181,46 @@ def _explain_batches(
         yield items
 
 
+class ExplainedBatch(NamedTuple):
+    """A batch explained by a method: the resolved `target`, the model's `logits`, and the `scores`."""
+
+    target: Tensor
+    logits: Tensor
+    scores: TokenScores
+
+
 @torch.no_grad()
-def _score_batch(
-    model: ExplainedModel, method: Explainer, batch: Batch, target: Any
-) -> tuple[Tensor, Tensor, TokenScores]:
-    """Return the resolved target, the model's logits and the scores."""
-    if method.returns_logits:
-        scores = method.explain(model, batch, target)
+def explain_batch(
+    model: ExplainedModel, method: Explainer, batch: Batch, target: Any, logits: Tensor | None = None, *,
+    special_tokens: bool = False,
+) -> ExplainedBatch:  # fmt: skip
+    """Explain one target of each example, and return it with the model's answer.
+
+    `logits`: those of the batch, if they are known already; `special_tokens`: see `Explainer.explain`.
+    """
+    if logits is None and method.returns_logits:
+        scores = method.explain(model, batch, target, special_tokens=special_tokens)
         assert scores.logits is not None
-        return model.resolve_target(batch, target, scores.logits), scores.logits, scores
-    require_assumptions(method, model, batch)
-    with model.evaluation_mode(), skip_unread_positions(model, batch):
-        logits = require_finite_logits(model(batch).logits)
-    explained = model.resolve_target(batch, target, logits)
-    return explained, logits, method.explain(model, batch, explained)
+        return ExplainedBatch(model.resolve_target(batch, target, scores.logits), scores.logits, scores)
+    if logits is None:
+        require_assumptions(method, model, batch)
+        with model.evaluation_mode(), skip_unread_positions(model, batch):
+            logits = require_finite_logits(model(batch).logits)
+    resolved = model.resolve_target(batch, target, logits)
+    scores = method.explain(model, batch, resolved, special_tokens=special_tokens)
+    return ExplainedBatch(resolved, logits, scores)
 
 
 def describe_batch(
-    model: ExplainedModel, method: Explainer, batch: Batch, target: Tensor, logits: Tensor, scores: TokenScores,
-    indices: Sequence[int],
-) -> list[Explanation]:  # fmt: skip
+    model: ExplainedModel, method: Explainer, batch: Batch, explained: ExplainedBatch, indices: Sequence[int]
+) -> list[Explanation]:
     """Return a batch's scores as plain values, one explanation by words (or patches) per example, without padding."""
-    explained = None
+    target, logits, scores = explained
+    outputs = None
     # Methods that say what their scores miss of the output, or what of it belongs to no position, sum to the output.
     if scores.delta is not None or scores.bias is not None:
-        explained = model.task.with_output(method.output).score(logits, target).tolist()
-    targets = model.describe_targets(batch, target, logits, explained)
+        outputs = model.task.with_output(method.output).score(logits, target).tolist()
+    targets = model.describe_targets(batch, target, logits, outputs)
     predictions = model.describe_predictions(batch, logits)
     explanations = []
     for row, index in enumerate(indices):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from expound.explainers.assumptions import find_nonfinite, require_finite
-from expound.explainers.attribute_examples import describe_batch
+from expound.explainers.attribute_examples import ExplainedBatch, describe_batch, explain_batch
 from expound.explainers.base import Explainer, TokenScores
 from expound.metrics import Metric
 from expound.metrics.cost import measure_cost
@@ -68,15 +68,18 @@ def judge(
     """
     with model.evaluation_mode():
         logits = require_finite_logits(model(batch).logits)
-    targets = model.resolve_target(batch, target, logits)
-    explanations, costs = _explain_by_methods(model, batch, methods, targets, special_tokens)
-    for explainer, explanation in zip(methods.values(), explanations, strict=True):
+    targets, costs = model.resolve_target(batch, target, logits), []
+    explained = list[ExplainedBatch]()
+    for method in methods.values():
+        with measure_cost(model.device) as cost:
+            explained.append(explain_batch(model, method, batch, targets, logits, special_tokens=special_tokens))
+        costs += [{"seconds": cost.seconds / len(batch), "peak_memory": cost.peak_memory}] * len(batch)
         if not allow_nan:
-            require_finite(explainer, model, explanation.scores, indices)
+            require_finite(method, model, explained[-1].scores.scores.masked_fill(~batch.attended, 0.0), indices)
     # All methods are judged in one batch of M·B rows: a perturbed input that several methods need is run once.
     repeated = batch.select(list(range(len(batch))) * len(methods))
     repeated_targets = torch.cat([targets] * len(methods))
-    scores = torch.cat([explanation.scores for explanation in explanations])
+    scores = torch.cat([each.scores.scores.masked_fill(~batch.attended, 0.0) for each in explained])
     broken, scores = find_nonfinite(scores), scores.nan_to_num(0.0, 0.0, 0.0)
     names: list[str] = []
     for name in methods:
@@ -91,11 +94,11 @@ def judge(
             points = metric.evaluate_budgets(model, judged, scores, repeated_targets)
             curves.append(_curve_rows(name, keys, points, broken))
     attributions = []
-    for (name, explainer), explanation in zip(methods.items(), explanations, strict=True):
-        curves.append(_layer_curve_rows(model, batch, targets, explanation, keys[keys["method"] == name]))
-        attributions += describe_batch(model, explainer, batch, targets, logits, explanation, indices)
+    for (name, method), each in zip(methods.items(), explained, strict=True):
+        curves.append(_layer_curve_rows(model, batch, targets, each.scores, keys[keys["method"] == name]))
+        attributions += describe_batch(model, method, batch, each, indices)
     facts = pd.DataFrame([_example_facts(item) for item in attributions])
-    results = pd.concat([keys, facts, pd.DataFrame(values), costs], axis=1)
+    results = pd.concat([keys, facts, pd.DataFrame(values), pd.DataFrame(costs)], axis=1)
     return JudgedExamples(results, pd.concat(curves, ignore_index=True), attributions)
 
 
@@ -117,19 +120,6 @@ def _judge_by_metric(
     for rows in torch.arange(len(batch), device=batch.device).split(size):
         values.append(metric.evaluate(model, batch.select(rows), scores[rows], targets[rows])[metric.name])
     return torch.cat(values)
-
-
-def _explain_by_methods(
-    model: ExplainedModel, batch: Batch, methods: Mapping[str, Explainer], target: Tensor, special_tokens: bool
-) -> tuple[list[TokenScores], pd.DataFrame]:
-    """Return each method's explanation and its cost: seconds per example, and the batch's peak memory in MiB."""
-    explanations, costs = [], []
-    for explainer in methods.values():
-        with measure_cost(model.device) as cost:
-            explanation = explainer.explain(model, batch, target, special_tokens=special_tokens)
-        explanations.append(replace(explanation, scores=explanation.scores.masked_fill(~batch.attended, 0.0)))
-        costs += [{"seconds": cost.seconds / len(batch), "peak_memory": cost.peak_memory}] * len(batch)
-    return explanations, pd.DataFrame(costs)
 
 
 def set_undefined(rows: Sequence[int], values: Tensor) -> Tensor:
