@@ -173,7 +173,7 @@ def take_example(model: Any, batch: Batch) -> Batch:
     if enough.any():
         row = lengths.masked_fill(~enough, batch.length + 1).argmin()
     alone = batch.select([int(row)]).trim_padding()[0]
-    if model.task.name == "generation" and not model.is_encoder_decoder and PER_POSITION.issuperset(alone.inputs):
+    if model.task.is_generated and not model.is_encoder_decoder and PER_POSITION.issuperset(alone.inputs):
         assert alone.response is not None
         end = int(alone.response.sum()) + MOST
         # The positions of the whole text would not be those of its end.

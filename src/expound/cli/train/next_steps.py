@@ -27,7 +27,7 @@ def print_change(recipe: Recipe, result: TrainResult, start: str, dev: Dataset, 
     from expound.recipes.base import load_explained_model
 
     effect = recipe.effect
-    if effect is None or result.model.task.name == "generation":
+    if effect is None or result.model.task.is_generated:
         return
     before, method, versus = result.model, effect.control, f"{effect.control} of the same model"
     if method is None:
@@ -53,7 +53,7 @@ def say_next_commands(recipe: Recipe, result: TrainResult, start: str, data: str
     model = start if recipe.keeps_model else str(folder)
     methods = saved[:1] or ([] if recipe.effect is None else [recipe.effect.explainer.replace("{run}", str(folder))])
     shared = ["--model", model]
-    if result.model.task.name == "generation":
+    if result.model.task.is_generated:
         shared += ["--task", "generation"]
     say("next:")
     _say_command("explain", "TEXT", *shared, *(["--methods", methods[0]] if methods else []))
