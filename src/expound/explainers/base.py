@@ -239,8 +239,12 @@ class Explainer(ABC):
         raise ExpoundError(f"{cls.card.name} is not learned: it takes no path")
 
     @classmethod
-    def untrained(cls, options: Mapping[str, Any]) -> Explainer:
-        """Return a learned method before any training; ExpoundError for methods that must be trained first."""
+    def untrained(cls, options: Mapping[str, Any], model: ExplainedModel | None = None) -> Explainer:
+        """Return a learned method before any training, for a model if it is given.
+
+        Raises:
+            ExpoundError: a method that must be trained before it explains.
+        """
         name = cls.card.name
         raise ExpoundError(f"{name} must be trained before it explains: give the folder of one, as {name}:PATH")
 

@@ -66,11 +66,11 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
 )
 
 
-def explainer(spec: str | Explainer, **params: Any) -> Explainer:
+def explainer(spec: str | Explainer, model: ExplainedModel | None = None, **params: Any) -> Explainer:
     """Return the explainer of a spec: an id, `integrated_gradients?n_steps=20`, or `ID:PATH` for a learned one.
 
-    `ID?untrained` is a learned explainer before training, with all coefficients equal. Explainers are returned as they
-    are.
+    `ID?untrained` is a learned explainer before training, with all coefficients equal, for `model`; without a model its
+    sizes are those of whatever it explains. Explainers are returned as they are.
 
     Raises:
         ExpoundError: an unknown id or parameter; the message names the valid ones.
@@ -96,7 +96,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
         raise ExpoundError(
             f"{name} is learned: give the folder it was saved in, as {name}:PATH, or {name}?untrained to train it"
         )
-    return explainer_class.untrained(options)
+    return explainer_class.untrained(options, model)
 
 
 def make_seeded(method: str | Explainer, seed: int) -> Explainer:

@@ -18,7 +18,7 @@ from expound.data.cards import MethodCard
 from expound.data.hub import find_folder
 from expound.data.registry import BOOLEANS
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import SinglePass, TokenScores
+from expound.explainers.base import Explainer, SinglePass, TokenScores
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 CONFIG = "config.json"
@@ -35,9 +35,10 @@ class LearnedExplainer(nn.Module, SinglePass):
         """Return the untrained explainer for a model, with equal coefficients; `options` as in the class."""
 
     @classmethod
-    def untrained(cls, options: Mapping[str, Any]) -> UntrainedExplainer:
-        """Return this method before any training, with sizes that follow from the model that it explains."""
-        return UntrainedExplainer(cls, options)
+    def untrained(cls, options: Mapping[str, Any], model: ExplainedModel | None = None) -> Explainer:
+        """Return this method before any training, with the sizes of the model, or of whichever one it explains."""
+        untrained = UntrainedExplainer(cls, options)
+        return untrained if model is None else untrained.for_model(model)
 
     @property
     def params(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer, explainer
-from expound.explainers.learned.base import UntrainedExplainer
 from expound.explainers.learned.learned_attention import LearnedAttention, softmax_over
 from expound.explainers.learned.parameterized_attention import Layers, Normalizer, ParameterizedAttention
 from expound.models import Capture, ExplainedModel
@@ -198,10 +197,7 @@ def make_static_explainer(name: str, teacher: ExplainedModel, normalizer: Normal
         return ParameterizedAttention.for_model(teacher, STATIC[name], normalizer)
     if name.partition("?")[0] == "integrated_gradients":
         return explainer(name, **{key: value for key, value in INTEGRATED.items() if f"{key}=" not in name})
-    found = explainer(name)
-    if not isinstance(found, UntrainedExplainer):
-        return found
-    return found.for_model(teacher)
+    return explainer(name, model=teacher)
 
 
 def normalize_scores(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:
