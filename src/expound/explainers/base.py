@@ -207,7 +207,7 @@ class Explainer(ABC):
     def compute(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
-        """Compute the explanation of each target; scores outside content are ignored.
+        """Compute the explanation of each target, with scores [B, L]; those outside content are ignored.
 
         Args:
             model: the model, in evaluation mode.
@@ -332,7 +332,7 @@ class SinglePass(Explainer):
         return False
 
     def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
-        """Return the tensors of the pass at which the gradient of the target's score is taken; default: none."""
+        """Return the tensors [B, ...] at which the gradient of the target's score is taken; by default none."""
         return ()
 
     @abstractmethod
@@ -347,7 +347,7 @@ class SinglePass(Explainer):
     def compute(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
-        """Compute the explanations from one pass; they keep a graph if gradients are enabled."""
+        """Compute the explanations, with scores [B, L], from one pass; they keep a graph if gradients are enabled."""
         keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self.needs_gradient
         with torch.set_grad_enabled(keep_graph or backward):
             if outputs is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -66,9 +67,11 @@ class AttributionObjective(Objective):
         keep_graph = step.context.training and torch.is_grad_enabled()
         if self.needs_embeddings:
             step.require_embeddings(self.name)
-        with torch.set_grad_enabled(keep_graph):
-            if isinstance(self.explainer, SinglePass):
+        if isinstance(self.explainer, SinglePass):
+            # scores without a gradient in them keep the graph of the step's own pass
+            with torch.set_grad_enabled(keep_graph) if self.needs_embeddings else nullcontext():
                 (explanation,) = self.explainer.compute(step.model, step.batch, [target], step.outputs)
-            else:
+        else:
+            with torch.set_grad_enabled(keep_graph):
                 explanation = self.explainer.explain(step.model, step.batch, target, special_tokens=True)
         return to_float32(explanation.scores)

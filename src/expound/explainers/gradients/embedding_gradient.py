@@ -60,7 +60,7 @@ class EmbeddingGradient(OutputExplainer, SinglePass):
         return 1.0, 1.0
 
     def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
-        """Return the input embeddings."""
+        """Return the input embeddings [B, L, d]."""
         assert outputs.embeddings is not None
         return [outputs.embeddings]
 
@@ -73,7 +73,7 @@ class EmbeddingGradient(OutputExplainer, SinglePass):
     def compute(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
-        """Compute the explanations from one forward pass; short inputs share backward passes among targets too."""
+        """Compute scores [B, L] of each target from one forward pass; targets of short inputs share backward passes."""
         count = count_targets_per_pass(batch.attended.numel())
         if min(count, len(targets)) == 1 or torch.is_grad_enabled():
             return super().compute(model, batch, targets, outputs)
