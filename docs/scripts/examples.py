@@ -35,8 +35,8 @@ METRIC_NOTES = {
 }
 """Notes on the examples of metrics, by id."""
 RECIPE_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
-    "er_joint": {"explainer": "attention", "weight": 10.0},
-    "er_constrained": {"explainer": "attention", "bound": 0.1},
+    "er_joint": {"explainer": "attention"},
+    "er_constrained": {"explainer": "attention"},
     "er_bound": {"explainer": "attention"},
     "fresh": {"explainer": "occlusion"},
     "roar": {"explainer": "occlusion"},

@@ -133,7 +133,7 @@ class WeightSearch:
             "backbone": backbone if isinstance(backbone, str | None) else digest_weights(backbone),
             "settings": settings,
             "arguments": options.trainer_arguments,
-            "search": [self.epochs, self.seed, self.fixed],
+            "search": [self.epochs, self.seed, self.fixed, options.lora_params],
             "forms": [self.weights.inverse_form, self.weights.sparsity_form, self.weights.sparsity_warmup],
         }
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ class WeightSearch:
                 "searching the weights of three terms: %d trials, about %s; the same call resumes them from %s",
                 left, tqdm.format_interval(passes * measure_pass(model, list(train))), folder,
             )  # fmt: skip
-        make_masking = partial(make_masking_model, model, backbone, tokenizer)
+        make_masking = partial(make_masking_model, model, backbone, tokenizer, options.lora_params)
         run_trials(study, self.trials, partial(self._train, model, train, dev, judge, make_masking, settings, options))
         try:
             return replace(self.weights, **self.fixed, **study.best_params)

@@ -75,7 +75,9 @@ def make_command(name: str, factory: Callable[..., Any]) -> Any:
 
 def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
     """Return a function whose parameters are those of the recipe, of `run` and of RunOptions."""
-    own, options = list(_options(factory)), list(_options(RunOptions, leave_out=PYTHON_ONLY))
+    own = list(_options(factory))
+    # An option of the recipe with the name of one of all runs, as the rank of `lora`, has a default of its own.
+    options = list(_options(RunOptions, leave_out=[*PYTHON_ONLY, *(option.name for option in own)]))
 
     def train(**values: Any) -> None:
         from expound.recipes.registry import RECIPES, paper_parameters, use_preset
