@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from expound.errors import ExpoundError, ModelFailedError
 from expound.models.batch import PER_POSITION, Batch, find_last_tokens
 from expound.models.layers.architecture import get_base_model, unwrap_adapter
+from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules
+from expound.models.layers.prove_rules import prove_rules
 from expound.models.outputs import Capture, require_finite_logits
 from expound.models.state import freeze_weights
 
@@ -67,7 +69,8 @@ def find_failure(model: Any, assumption: str, probe: Probe) -> str:
         model: an explained model.
         assumption: `answers`: equal texts get equal answers, and the probability of a response token depends only on
             what precedes it; `gradients`: the answer has a gradient at the input embeddings; `readout`: the head reads
-            one position, or the mean of several; `attention`: each layer has one attention map; `padding`: padding does
+            one position, or the mean of several; `linear_rules` and `shared_rules`: every function of the model follows
+            a rule, see `prove_rules`; `attention`: each layer has one attention map; `padding`: padding does
             not change answers; `second_derivatives`: attention is an explicit softmax.
         probe: the example that is used.
 
@@ -378,11 +381,24 @@ def check_padding(model: Any, probe: Probe) -> str:
     return "padding changes its answers"
 
 
+def check_linear_rules(model: Any, probe: Probe) -> str:
+    """Check that the rules of held factors explain the whole answer."""
+    return prove_rules(model, probe.alone, probe.answer, LINEAR_RULES, get_tolerance(model))
+
+
+def check_shared_rules(model: Any, probe: Probe) -> str:
+    """Check that rules which share products explain the whole answer, and attention's logits."""
+    rules = DerivativeRules(attention="shared", gate="both")
+    return prove_rules(model, probe.alone, probe.answer, rules, get_tolerance(model))
+
+
 CHECKS: dict[str, Callable[[Any, Probe], str]] = {
     "answers": check_answers,
     "gradients": check_gradients,
     "readout": check_readout,
     "attention": check_attention,
     "padding": check_padding,
+    "linear_rules": check_linear_rules,
+    "shared_rules": check_shared_rules,
     "second_derivatives": check_second_derivatives,
 }

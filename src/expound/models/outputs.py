@@ -23,8 +23,8 @@ class Capture:
         last_only: only the last layer's attentions are needed, so that fused kernels can compute the others.
         heads_only: the pass may end without logits once all `heads` are recorded.
         distribution: the scores of all choices: logits of classes and of a span's ends, of generated text [B, R, V].
-        query_gradient: the factor by which gradients are multiplied on their way to queries and keys. It says that only
-            first derivatives are needed, so that a fused kernel computes attention in spite of `differentiable_twice`.
+        first_derivatives: only first derivatives are needed, so that a fused kernel computes attention in spite of
+            `differentiable_twice`.
         first_query: the first position that attends in `attentions`, which are [B, H, L − first_query, L]. All weights
             of a long prompt can exceed the memory.
     """
@@ -36,7 +36,7 @@ class Capture:
     last_only: bool = False
     heads_only: bool = False
     distribution: bool = False
-    query_gradient: float | None = None
+    first_derivatives: bool = False
     first_query: int = 0
 
     def __or__(self, other: Capture) -> Capture:
@@ -50,7 +50,7 @@ class Capture:
             all(request.last_only for request in (self, other) if request.attentions),
             self.heads_only and other.heads_only,
             self.distribution or other.distribution,
-            self.query_gradient if self.query_gradient == other.query_gradient else None,
+            self.first_derivatives and other.first_derivatives,
             min((request.first_query for request in (self, other) if request.attentions), default=0),
         )
 
@@ -62,7 +62,7 @@ class Capture:
     @property
     def allows_fused_kernel(self) -> bool:
         """Whether attention whose weights are not needed can be computed by a kernel without second derivatives."""
-        return not self.differentiable_twice or self.query_gradient is not None
+        return not self.differentiable_twice or self.first_derivatives
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,6 @@ def _attend(
     # The fused kernel knows neither soft-capped logits (Gemma) nor attention sinks (GPT-OSS).
     is_plain = softcap is None and s_aux is None and kwargs.get("sinks") is None
     if is_plain and not needs_weights and capture.allows_fused_kernel:
-        query, key = (_scale_gradient(heads, capture.query_gradient) for heads in (query, key))
         kwargs["position_bias"] = position_bias
         with avoid_cudnn_attention(query.device):
             mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
@@ -189,15 +188,6 @@ def _attend(
         record.keep_weights(weights)
     mixed = nn.functional.dropout(weights, dropout, module.training) @ _repeat_heads(value, query)
     return mixed.transpose(1, 2).contiguous(), None
-
-
-def _scale_gradient(value: Tensor, factor: float | None) -> Tensor:
-    """Return an equal tensor through which gradients pass multiplied by the factor; None: unchanged."""
-    if factor in (None, 1):
-        return value
-    if factor == 0:
-        return value.detach()
-    return value.detach() + factor * (value - value.detach())
 
 
 def _repeat_heads(heads: Tensor, query: Tensor) -> Tensor:

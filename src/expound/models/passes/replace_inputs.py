@@ -38,7 +38,9 @@ def replace_embeddings(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
         if own > length:
             return torch.cat([embeddings.to(output.dtype), output[:, length:]], 1)
         # An image's patch layer does not return the class token, which stands before the patches.
-        return embeddings[:, length - own :].to(output.dtype)
+        given = embeddings[:, length - own :].to(output.dtype)
+        # A model may multiply its embeddings in place, which autograd forbids for a leaf.
+        return given.clone() if given.requires_grad and embeddings.is_leaf else given
 
     with layer.register_forward_hook(replace_output):
         yield
