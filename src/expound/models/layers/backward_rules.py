@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from expound.models.layers.architecture import get_embedding
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules, HeldFactors
 from expound.models.layers.layer_parts import is_norm_layer
-from expound.models.layers.operations import Explained, OperationRules, is_activation, mark_input
+from expound.models.layers.operations import Explained, OperationRules, is_activation
+from expound.models.layers.origins import mark_input
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,51 +12,14 @@ from torch.overrides import TorchFunctionMode
 
 from expound.models.layers import activations
 from expound.models.layers.held_factors import DerivativeRules, HeldFactors
+from expound.models.layers.origins import NORMS, Origin, copy_origin, join_origins, list_tensors
 from expound.models.outputs import to_float32
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
 PRODUCTS = frozenset({"mul", "multiply", "matmul", "bmm", "mm", "einsum", "baddbmm", "__matmul__"})
 QUOTIENTS = frozenset({"div", "divide", "true_divide", "__rdiv__"})
-NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "normalize"})
 ATTENTION = "scaled_dot_product_attention"
-KEEPS_NUMBERS = frozenset(
-    [
-        *("add", "sub", "mul", "div", "neg", "__rsub__", "__add__", "__radd__", "clone", "contiguous", "to", "float"),
-        *("double", "half", "bfloat16", "type", "type_as", "view", "reshape", "unsqueeze", "squeeze", "flatten"),
-        *("dropout", "masked_fill", "transpose", "permute", "add_", "mul_", "div_", "detach", "requires_grad_"),
-    ]
-)
-"""Functions whose result at a place depends on the operands at that place alone."""
-RESTARTING = frozenset({"linear", "addmm", "conv1d", "conv2d", *NORMS})
-"""Functions with weights, behind which factors are counted anew."""
-MIXING = RESTARTING | {"matmul", "bmm", "mm", "einsum"}
-"""Functions that mix numbers, so that their result is no activation any more."""
-
-
 ACTIVATIONS_MODULE = "transformers.activations"
-
-
-class Origin:
-    """What a tensor that depends on the input was computed from.
-
-    Args:
-        root: the origin of the tensor of which this one is a function of each number alone; None: it is its own.
-        kind: `gate`, the output of an activation; `product`, of two tensors that depend on the input; or empty.
-        degree: the number of factors that depend on the input, whose product it is.
-    """
-
-    __slots__ = ("degree", "kind", "root")
-
-    def __init__(self, root: Origin | None = None, kind: str = "", degree: int = 1) -> None:
-        self.root = self if root is None else root
-        self.kind = kind
-        self.degree = degree
-
-
-def mark_input(tensor: Tensor) -> Tensor:
-    """Mark a tensor as the input of the network, on which the operands of rules depend."""
-    tensor._expound_origin = Origin()  # type: ignore[attr-defined]
-    return tensor
 
 
 @dataclass
@@ -109,12 +72,12 @@ class OperationRules(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if self.is_muted or name == "__get__":
             return func(*args, **kwargs)
-        origins = [origin for origin in map(self._find_origin, _list_tensors((*args, *kwargs.values()))) if origin]
+        origins = [origin for origin in map(self._find_origin, list_tensors((*args, *kwargs.values()))) if origin]
         if not origins:
             return func(*args, **kwargs)
         if name.endswith("_") and not name.endswith("__") and name[:-1] in self.methods:
             result = self.__torch_function__(getattr(Tensor, name[:-1]), types, args, kwargs)
-            return _copy_origin(args[0].copy_(result), result)
+            return copy_origin(args[0].copy_(result), result)
         return self._apply(func, name, args, kwargs, origins)
 
     def _list_rules(self) -> dict[str, Callable[..., Any]]:
@@ -139,7 +102,7 @@ class OperationRules(TorchFunctionMode):
             result = self._separate_constant(func, name, args, kwargs, result)
         if name == "__setitem__":
             return self._mark(args[0], Origin())
-        return self._mark(result, _join_origins(name, origins), name)
+        return self._mark(result, join_origins(name, origins), name)
 
     def _run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a function under the rules, which do not see what is called inside of them."""
@@ -155,7 +118,7 @@ class OperationRules(TorchFunctionMode):
 
     def _mark(self, result: Any, origin: Origin, name: str = "") -> Any:
         """Give the result, or each of several, an origin; parts of one tensor are different tensors."""
-        parts = list(_list_tensors([result]))
+        parts = list(list_tensors([result]))
         for part in parts:
             if part.is_floating_point() or part.is_complex():
                 part._expound_origin = origin if len(parts) == 1 else Origin(None, origin.kind, origin.degree)  # type: ignore[attr-defined]
@@ -184,7 +147,7 @@ class OperationRules(TorchFunctionMode):
     def _hold_elementwise(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
         origin = self._find_origin(args[0]) if isinstance(args[0], Tensor) else None
-        if origin is None or any(map(self._find_origin, _list_tensors((*args[1:], *kwargs.values())))):
+        if origin is None or any(map(self._find_origin, list_tensors((*args[1:], *kwargs.values())))):
             # Its other arguments depend on the input, too: no rule, so that the proof fails if it matters.
             return self._mark(func(*args, **kwargs), Origin(), name)
 
@@ -218,11 +181,11 @@ class OperationRules(TorchFunctionMode):
             logits = logits.clamp(min=torch.finfo(logits.dtype).min)
         # The derivative of softmax(x / T) has a factor 1/T, which is multiplied away here.
         smooth = self.factors.straight_through(weights, func(logits, *others, **kwargs), temperature)
-        return _copy_origin(smooth, self._mark(smooth, Origin()))
+        return copy_origin(smooth, self._mark(smooth, Origin()))
 
     def _hold_glu(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         value, gate = args[0].chunk(2, kwargs.get("dim", args[1] if len(args) > 1 else -1))
-        gate = self._run(torch.sigmoid, _copy_origin(gate, args[0]))
+        gate = self._run(torch.sigmoid, copy_origin(gate, args[0]))
         return self._run(torch.mul, self._mark(value, Origin()), gate)
 
     def _hold_norm(self, func: Any, name: str, args: Any, kwargs: Any) -> Tensor:
@@ -256,11 +219,12 @@ class OperationRules(TorchFunctionMode):
 
         scaled = (wide - wide.mean(dims, keepdim=True) if is_centred else wide) * self.factors.take(measure)
         scaled = scaled.to(x.dtype).reshape(shape)
-        scaled = self._mark(scaled if weight is None else scaled * weight, Origin(), name)
+        scaled = scaled if weight is None else scaled * weight
+        self._mark(scaled, Origin(), name)
         if bias is None:
             return scaled
-        shifted: Tensor = self._run(torch.add, scaled, bias)
-        return self._mark(shifted, Origin())
+        shifted: Tensor = self._mark(self._run(torch.add, scaled, bias), Origin())
+        return shifted
 
     def _divide(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         top, bottom = args[:2] if name != "__rdiv__" else (args[1], args[0])
@@ -291,9 +255,9 @@ class OperationRules(TorchFunctionMode):
     ) -> Tensor:  # fmt: skip
         if enable_gqa:
             repeats = query.shape[-3] // key.shape[-3]
-            key, value = (_copy_origin(x.repeat_interleave(repeats, -3), x) for x in (key, value))
+            key, value = (copy_origin(x.repeat_interleave(repeats, -3), x) for x in (key, value))
         query = self._run(torch.mul, query, query.shape[-1] ** -0.5 if scale is None else scale)
-        logits = self._run(torch.matmul, query, _copy_origin(key.mT, key))
+        logits = self._run(torch.matmul, query, copy_origin(key.mT, key))
         if is_causal:
             attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
         if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -359,7 +323,7 @@ class OperationRules(TorchFunctionMode):
 
             at_zero = [remove(value) for value in args]
             is_in_place = name.endswith("_") and not name.endswith("__")
-            if is_in_place and at_zero[0] is args[0]:
+            if is_in_place and args and at_zero[0] is args[0]:
                 return result
             constant = func(*at_zero, **{key: remove(value) for key, value in kwargs.items()})
         if constant.shape != result.shape or not constant.any():
@@ -388,35 +352,6 @@ class _AddDerivative(torch.autograd.Function):
 
 
 _add_derivative: Callable[[Tensor, Tensor], Tensor] = _AddDerivative.apply
-
-
-def _list_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from (x for x in value if isinstance(x, Tensor))
-
-
-def _copy_origin(target: Tensor, source: Any) -> Tensor:
-    origin = getattr(source, "_expound_origin", None)
-    if origin is not None:
-        target._expound_origin = origin  # type: ignore[attr-defined]
-    return target
-
-
-def _join_origins(name: str, origins: Sequence[Origin]) -> Origin:
-    """Return the origin of what a function without a rule makes of its operands."""
-    first = origins[0]
-    degree = max(origin.degree for origin in origins)
-    if name in MIXING:
-        return Origin(None, "", 1 if name in RESTARTING else degree)
-    if len(origins) == 1:
-        return first if name in KEEPS_NUMBERS else Origin(None, first.kind, degree)
-    kinds = {origin.kind for origin in origins}
-    if name in KEEPS_NUMBERS and all(origin.root is first.root for origin in origins):
-        return Origin(first.root, "gate" if "gate" in kinds else "", degree)
-    return Origin(None, "product" if "product" in kinds else "", degree)
 
 
 def is_activation(module: nn.Module) -> bool:
