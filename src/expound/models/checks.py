@@ -61,6 +61,15 @@ class Probe:
             raise ExpoundError("it draws random numbers in every pass, so that equal texts get different answers")
         return logits
 
+    @cached_property
+    def size(self) -> float:
+        """The largest logit of the example, and of the same positions without content."""
+        try:
+            blank = self.model(self.alone, torch.zeros_like(self.model.embed(self.alone))).logits
+        except (ExpoundError, *MODEL_ERRORS):
+            return _find_largest(self.answer)
+        return max(_find_largest(self.answer), _find_largest(blank))
+
 
 def find_failure(model: Any, assumption: str, probe: Probe) -> str:
     """Return why an assumption does not hold for the model; empty if it holds, or if the model is not checked.
@@ -133,7 +142,7 @@ def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Ten
         probe = Probe(model, batch)
         try:
             found = run(probe.alone)
-            return are_close(found, probe.answer.expand_as(found), model)
+            return are_close(found, probe.answer.expand_as(found), probe)
         except torch.cuda.OutOfMemoryError:
             raise
         except (ExpoundError, *MODEL_ERRORS):
@@ -196,19 +205,31 @@ def get_tolerance(model: Any) -> float:
     return TOLERANCE[model.dtype.itemsize]
 
 
-def are_close(one: Tensor, other: Tensor, model: Any) -> bool:
-    """Return whether two answers of a model differ by no more than rounding."""
+def are_close(one: Tensor, other: Tensor, probe: Probe) -> bool:
+    """Return whether two answers of the probe's model differ by no more than rounding."""
     one, other = one.double(), other.double()
+    if one.shape != other.shape:
+        return False
+    tolerance = get_tolerance(probe.model)
+    # An answer near 0 has the rounding of the larger numbers that cancel in it.
+    return torch.allclose(one, other, rtol=0, atol=tolerance * _find_largest(other)) or torch.allclose(
+        one, other, rtol=0, atol=tolerance * probe.size
+    )
+
+
+def _find_largest(values: Tensor) -> float:
+    """Return the largest magnitude."""
     # Some heads answer −∞ for outputs that are masked.
-    scale = float(torch.where(other.isfinite(), other, 0).abs().max().clamp(min=1))
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=get_tolerance(model) * scale)
+    return float(torch.where(values.isfinite(), values, 0).abs().max())
 
 
 def check_answers(model: Any, probe: Probe) -> str:
-    """Check that generated text has the model's own log-probabilities, and that no token depends on later ones."""
-    answer = probe.answer
+    """Check that the answer is the Hugging Face model's own, and of a response, that no token depends on later ones."""
+    answer, name = probe.answer, type(unwrap_adapter(model.model)).__name__
     if model.task.name != "generation":
-        return ""
+        if are_close(answer, model.compute_own_answer(probe.alone), probe):
+            return ""
+        return f"its answers are not those that {name} gives to a text alone"
     alone = probe.alone
     ids, response = alone.inputs["input_ids"], alone.response
     assert response is not None
@@ -224,7 +245,7 @@ def check_answers(model: Any, probe: Probe) -> str:
     count = int(response.sum())
     own = model.generator(**arguments, use_cache=False, return_dict=True).logits[0, -count:].double()
     expected = own.log_softmax(-1).gather(1, said[0, -count:, None])[:, 0]
-    if are_close(answer[0, :, 0], expected, model):
+    if are_close(answer[0, :, 0], expected, probe):
         return ""
     name = type(unwrap_adapter(model.generator)).__name__
     return f"its log-probabilities of a response are not those that {name} gives before it has read what follows"
@@ -251,14 +272,13 @@ def find_readout(model: Any, batch: Batch) -> Readout | None:
 
 def _take_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
     """Return why gradients cannot be taken, or an empty string, and which positions the head reads."""
-    found: tuple[str, Readout | None] = remember(
-        model, "slopes", lambda: _measure_slopes(model, probe.alone, probe.answer)
-    )
+    found: tuple[str, Readout | None] = remember(model, "slopes", lambda: _measure_slopes(model, probe))
     return found
 
 
-def _measure_slopes(model: Any, alone: Batch, answer: Tensor) -> tuple[str, Readout | None]:
+def _measure_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
     states: list[Tensor] = []
+    alone, answer = probe.alone, probe.answer
 
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
         last = output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", None)
@@ -269,7 +289,7 @@ def _measure_slopes(model: Any, alone: Batch, answer: Tensor) -> tuple[str, Read
     with torch.enable_grad(), base.register_forward_hook(keep):
         embeddings = model.embed(alone).detach().requires_grad_()
         logits = model(alone, embeddings).logits
-        if not are_close(logits.detach(), answer, model):
+        if not are_close(logits.detach(), answer, probe):
             return "it reads more of a text than its input embeddings", None
         # A fixed direction, so that the gradients of logits do not cancel.
         direction = torch.linspace(1, 2, logits.shape[-1], dtype=logits.dtype, device=logits.device)
@@ -337,7 +357,7 @@ def check_attention(model: Any, probe: Probe) -> str:
     """Check that each layer has one attention map, whose rows are shares, and that they are the model's own."""
     alone = probe.alone
     outputs = model(alone, capture=Capture(attentions=True))
-    if not are_close(outputs.logits, probe.answer, model):
+    if not are_close(outputs.logits, probe.answer, probe):
         return "an explicit softmax gives other answers than its attention does"
     maps, layers = outputs.attentions, model.attention_shape[0]
     if len(maps) != layers:
@@ -355,7 +375,7 @@ def check_attention(model: Any, probe: Probe) -> str:
 def check_second_derivatives(model: Any, probe: Probe) -> str:
     """Check that attention computed without fused kernels, which second derivatives need, gives the same answer."""
     explicit = model.run_pass(probe.alone, None, Capture(differentiable_twice=True)).logits
-    if are_close(explicit, probe.answer, model):
+    if are_close(explicit, probe.answer, probe):
         return ""
     return "an explicit softmax gives other answers than its attention does"
 
@@ -376,7 +396,7 @@ def check_padding(model: Any, probe: Probe) -> str:
     logits = model.run_pass(padded, None, Capture()).logits
     if model.task.name == "span":
         logits = logits[:, :, padded.attended[0]]
-    if are_close(logits, probe.answer, model):
+    if are_close(logits, probe.answer, probe):
         return ""
     return "padding changes its answers"
 

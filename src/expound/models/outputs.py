@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,6 +94,30 @@ class Outputs:
     scalings: tuple[float, ...] = ()
     hidden_states: tuple[Tensor, ...] = ()
     distribution: Tensor | None = None
+
+
+def name_outputs(output: Any, *, is_span: bool = False) -> Any:
+    """Return the output of a Hugging Face model with its logits as attributes: many models return tuples or dicts.
+
+    Raises:
+        ExpoundError: a dict without logits, or another value.
+    """
+    names = ("start_logits", "end_logits") if is_span else ("logits",)
+    if all(hasattr(output, name) for name in names):
+        return output
+    named: dict[str, Any] = {}
+    if isinstance(output, Mapping):
+        named = dict(output)
+    elif isinstance(output, tuple | list | Tensor):
+        # The order of transformers' tuples; there is no loss without labels.
+        values = [output] if isinstance(output, Tensor) else [value for value in output if value is not None]
+        named = dict(zip(names, values, strict=False))
+    if not all(isinstance(named.get(name), Tensor) for name in names):
+        raise ExpoundError(
+            f"expected a forward that returns {' and '.join(names)}, as an output of transformers, in a dict or first "
+            f"in a tuple, got {type(output).__name__} {', '.join(map(str, named))}".rstrip()
+        )
+    return SimpleNamespace(**named)
 
 
 def require_finite_logits(logits: Tensor) -> Tensor:

@@ -197,7 +197,7 @@ def check_decomposition(model: ExplainedModel, probe: Probe) -> str:
         # A family without a record, or a head that it does not take: the method refuses those itself.
         return ""
     assert explanation.delta is not None
-    missing, size = float(explanation.delta.abs()), max(1.0, float(explanation.scores.abs().max()))
+    missing, size = float(explanation.delta.abs()), float(explanation.scores.abs().sum())
     if missing <= get_tolerance(model) * size:
         return ""
     return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"

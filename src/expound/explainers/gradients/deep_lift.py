@@ -96,7 +96,8 @@ class DeepLift(SharedPasses, DimensionwiseExplainer):
             (slopes,) = torch.autograd.grad(total, embeddings, retain_graph=number < len(selectors))
             contributions = slopes * (embeddings.detach() - baseline)
             delta = contributions.sum((1, 2)) - (end.detach() - start)
-            _require_complete(model, delta, torch.maximum(end.detach().abs(), start.abs()))
+            size = contributions.sum(2).abs().sum(1) + torch.maximum(end.detach().abs(), start.abs())
+            _require_complete(model, delta, size)
             scores = self.aggregate_dimensions(contributions)
             explanations.append(TokenScores(scores, delta, logits=outputs.logits.detach()))
         return explanations
@@ -117,7 +118,7 @@ def _require_complete(model: ExplainedModel, delta: Tensor, size: Tensor) -> Non
     """Raise ExpoundError if scores miss more of the output's change than rounding, as where a function has no rule."""
     if not can_be_checked(model):
         return
-    tolerance = ALLOWED_ROUNDING * get_tolerance(model) * size.clamp(min=1)
+    tolerance = ALLOWED_ROUNDING * get_tolerance(model) * size
     if not bool((delta.abs() <= tolerance).all()):
         raise ExpoundError(
             f"deep_lift is refused for model type {model.config.model_type!r}: the sum of the scores misses the change "
