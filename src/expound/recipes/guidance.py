@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from expound.explainers import Explainer, explainer
 from expound.objectives import RationaleAlignment
 from expound.objectives.rationale_alignment import Distance, Normalization, Scale
+from expound.recipes.registry import GUIDES
 
-ALIASES = {"attention": "attention_last", "rollout": "attention_rollout", "ixg": "input_x_gradient"}
 # §3.1: AdamW with β₂ .98, no weight decay, no clipping (0 in transformers), warm-up of 10 % of the steps
 ARGUMENTS: Mapping[str, Any] = {
     "adam_beta2": 0.98,
@@ -73,7 +73,7 @@ def make_guide(guide: str | Explainer) -> Explainer:
     if not isinstance(guide, str):
         return guide
     name, mark, query = guide.partition("?")
-    return explainer(f"{ALIASES.get(name, name)}{mark}{query}")
+    return explainer(f"{GUIDES.get(name, name)}{mark}{query}")
 
 
 def make_alignment_term(explainer: str | Explainer, **params: Any) -> tuple[RationaleAlignment, GuideValues]:

@@ -24,7 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from expound.data.hub import find_folder
+from expound.data.hub import cache_if_unreachable, find_folder
 from expound.data.local import looks_local, require_local_model
 from expound.errors import ExpoundError, unknown
 from expound.models.bi_encoder import BiEncoder, read_pooling
@@ -85,6 +85,7 @@ PROCESSOR_FILES = {
 """Files of which an image processor (True) or a tokenizer (False) has one at least."""
 
 
+@cache_if_unreachable
 def load(
     model: ModelSource,
     processing_class: Any = None,

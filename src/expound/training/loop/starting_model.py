@@ -26,6 +26,7 @@ from transformers import (
 from transformers import ViTImageProcessorPil as ImageProcessor
 
 from expound.data import generated_tokenizer
+from expound.data.hub import cache_if_unreachable
 from expound.errors import ExpoundError
 from expound.models import ExplainedModel
 from expound.models.encoding.labels import match_labels
@@ -193,6 +194,7 @@ def _load_language_model(model: Source, processing_class: Any, max_length: int |
     return loaded
 
 
+@cache_if_unreachable
 def _load_pretrained(name: str, data: Dataset, processing_class: Any, max_length: int | None) -> ExplainedModel:
     # transformers would take a missing path for the name of a hub repository.
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
