@@ -82,9 +82,9 @@ def test_a_check_runs_once_and_leaves_the_model_as_it_was():
 
 
 def test_the_report_says_what_is_exact_and_what_is_refused():
-    report = expound.check(small("bert"))
+    report = expound.check_model(small("bert"))
     assert report["attention_rollout"].state == "exact"
     assert "occlusion" in str(report)
-    half = expound.check(expound.load(tiny("bert", dtype=torch.bfloat16), processor("bert")))
+    half = expound.check_model(expound.load(tiny("bert", dtype=torch.bfloat16), processor("bert")))
     assert half["saliency"].state == "approximate"
     assert "bfloat16" in half["saliency"].reason

@@ -353,4 +353,4 @@ def _locate_readout(batch: Batch, row: int, readout_mask: Tensor) -> tuple[int, 
     words = [alignment.words[alignment.word_of[place]] for place in places if alignment.word_of[place] >= 0]
     if not words:
         return None
-    return words[0].side, words[0].span_without_punctuation[0], words[-1].span_without_punctuation[1]
+    return words[0].segment, words[0].span_without_punctuation[0], words[-1].span_without_punctuation[1]

@@ -65,7 +65,7 @@ DEPARTURES = (
     "−log(1 − F) is taken from logits and needs no 1e-30.",
     "G starts from the fine-tuned F unless --backbone names another encoder; the paper's starts pretrained.",
     "The word embeddings of G are not trained.",
-    "Refinement (fAML) may change low-rank parts of the upper layers instead of all weights: rank and refine_layers.",
+    "Refinement (fAML) may change low-rank parts of the upper layers only, with lora_rank and refine_layers.",
     "Masked words get no attention (omit), which was best in a trial; the paper's main results have [MASK] embeddings.",
     "Refinement judges the map after its last step too.",
     "Trials are pruned by the median, in the metric's own direction.",

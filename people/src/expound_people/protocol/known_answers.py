@@ -50,7 +50,7 @@ def make_known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> 
     if plan.main.unit != "word":
         units = split_units(example.texts, plan.main.unit)
         is_evidence = find_marked_units(units, evidence)
-        evidence = [[unit.side, unit.start, unit.end] for unit in compress(units, is_evidence)]
+        evidence = [[unit.segment, unit.start, unit.end] for unit in compress(units, is_evidence)]
     item.role = role
     item.content = item.content | {"evidence": evidence, "feedback": list(part.feedback)}
     return item
@@ -81,7 +81,7 @@ def has_passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
 
 
 def _locate_evidence(part: KnownPart) -> list[list[int]]:
-    """Return the marks [side, start, end] of the evidence in the text; empty for sources and pictures."""
+    """Return the marks [segment, start, end] of the evidence in the text; empty for sources and pictures."""
     if part.sources or part.text is None:
         return []
     starts = [part.text.index(evidence) for evidence in part.evidence]

@@ -34,7 +34,7 @@ class DeepLift(SharedPasses, DimensionwiseExplainer):
 
     The Rescale rule at every function between embeddings and output: activations, softmax, products and norms have the
     slope between their values at baseline and input (see `RescaleRule`), so that scores of all positions sum to
-    f(E) − f(b). `TokenScores.delta` [B] is what they miss: rounding, or functions that have no rule.
+    f(E) − f(b). `TokenScores.convergence_delta` [B] is what they miss: rounding, or functions that have no rule.
 
     On a fine-tuned MiniLM (16 sentences of SST) a batch takes 5.2 times as long as a forward pass; scores correlate .86
     with integrated gradients of 50 points; with 10 points these take 13 times as long as a forward pass.

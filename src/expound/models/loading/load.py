@@ -128,7 +128,7 @@ def load(
             memory, then the disk; instead of `device`.
         tokenizer: another name of `processing_class`.
         image_processor: another name of `processing_class`.
-        check: check, when a method is first used, that what it assumes holds for the model, see `expound.check`.
+        check: check, when a method is first used, that what it assumes holds for the model, see `expound.check_model`.
 
     Raises:
         ExpoundError: a model that does not exist, or is damaged; an unknown device or type; no head that can be
