@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from expound.models.layers import activations
 from expound.models.layers.held_factors import DerivativeRules, HeldFactors
-from expound.models.layers.origins import NORMS, Origin, copy_origin, join_origins, list_tensors
+from expound.models.layers.origins import NORMS, Origin, copy_origin, join_origins, list_tensors, mark_input
 from expound.models.outputs import to_float32
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
@@ -72,8 +72,10 @@ class OperationRules(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if self.is_muted or name == "__get__":
             return func(*args, **kwargs)
+        if name == "requires_grad_":
+            return mark_input(func(*args, **kwargs))
         origins = [origin for origin in map(self._find_origin, list_tensors((*args, *kwargs.values()))) if origin]
-        if not origins:
+        if not origins or name == "detach":
             return func(*args, **kwargs)
         if name.endswith("_") and not name.endswith("__") and name[:-1] in self.methods:
             result = self.__torch_function__(getattr(Tensor, name[:-1]), types, args, kwargs)

@@ -12,7 +12,7 @@ KEEPS_NUMBERS = frozenset(
     [
         *("add", "sub", "mul", "div", "neg", "__rsub__", "__add__", "__radd__", "clone", "contiguous", "to", "float"),
         *("double", "half", "bfloat16", "type", "type_as", "view", "reshape", "unsqueeze", "squeeze", "flatten"),
-        *("dropout", "masked_fill", "transpose", "permute", "add_", "mul_", "div_", "detach", "requires_grad_"),
+        *("dropout", "masked_fill", "transpose", "permute", "add_", "mul_", "div_"),
     ]
 )
 """Functions whose result at a place depends on the operands at that place alone."""
