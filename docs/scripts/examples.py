@@ -28,15 +28,15 @@ PARAMETERS = {
 """Parameters in examples, by the part's id: methods should take about a second, and some metrics need one."""
 METRIC_NOTES = {
     "f_fidelity": "The first command trains the copy, once for each model.",
-    "side_auc": "The reviews are single texts, for which it is the same as `rationale_auc`. On pairs, "
-    "`side_auc?side=2` judges the second text.",
+    "segment_auc": "The reviews are single texts, for which it is the same as `rationale_auc`. On pairs, "
+    "`segment_auc?segment=2` judges the second text.",
     "seconds": "Costs are measured beside every metric.",
     "peak_memory": "Costs are measured beside every metric.",
 }
 """Notes on the examples of metrics, by id."""
 RECIPE_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
-    "er_joint": {"explainer": "attention", "weight": 10.0},
-    "er_constrained": {"explainer": "attention", "bound": 0.1},
+    "er_joint": {"explainer": "attention"},
+    "er_constrained": {"explainer": "attention"},
     "er_bound": {"explainer": "attention"},
     "fresh": {"explainer": "occlusion"},
     "roar": {"explainer": "occlusion"},

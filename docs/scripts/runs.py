@@ -67,7 +67,9 @@ def reviews() -> tuple[Any, Any]:
 
 def objectives(start: Path, folder: Path) -> dict[str, str]:
     """Return a chart per objective: its value on held-out reviews, trained with weight 1 and with weight 0."""
-    others = [objective(f"{name}?weight=0") for name in OBJECTIVES.native if name != "cross_entropy"]
+    others = [
+        objective(f"{name}?weight=0") for name in OBJECTIVES.native if name not in ("cross_entropy", "constraint")
+    ]
     unweighted = _train(start, folder / "watched", others)
     return {name: _draw_objective(name, unweighted, start, folder / name) for name in OBJECTIVES.native}
 
@@ -75,9 +77,10 @@ def objectives(start: Path, folder: Path) -> dict[str, str]:
 def _draw_objective(name: str, unweighted: History, start: Path, folder: Path) -> str:
     if name == "cross_entropy":
         return f"<p>{name} on held-out reviews:</p>" + curve.draw_chart({"": _values(unweighted, name)}, name)
-    weighted = _train(start, folder, [objective(f"{name}?weight=1")])
-    lines = {"weight 1": _values(weighted, name), "weight 0": _values(unweighted, name)}
-    return f"<p>{name} on held-out reviews, with weight 1 and with weight 0:</p>" + curve.draw_chart(lines, name)
+    # A constraint has a multiplier instead of a weight, and is logged as the term that it bounds.
+    term, label = (objective(name), "bounded") if name == "constraint" else (objective(f"{name}?weight=1"), "weight 1")
+    lines = {label: _values(_train(start, folder, [term]), term.name), "weight 0": _values(unweighted, term.name)}
+    return f"<p>{term.name} on held-out reviews, {label} and with weight 0:</p>" + curve.draw_chart(lines, term.name)
 
 
 def _train(start: Path, folder: Path, terms: Sequence[Objective]) -> History:

@@ -9,7 +9,7 @@ import expound
 
 train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", options={"masked_share": 0.1}, args=arguments)
 model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # The teacher is the model above. The student starts from random weights and sees 200 texts: once without explanations,

@@ -9,12 +9,12 @@ import expound
 
 train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", options={"masked_share": 0.1}, args=arguments)
 model = expound.load("baseline", device="cpu")
 # %%
 recipe = expound.recipe("ivra", criteria="comprehensiveness", normalizer="softmax")
 one_epoch = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
-result = expound.train("baseline", (train.select(range(800)), dev), recipe, output_dir="ivra", **one_epoch)
+result = expound.train("baseline", (train.select(range(800)), dev), recipe, output_dir="ivra", args=one_epoch)
 result.metrics["accuracy"]
 
 # %% [markdown]

@@ -8,7 +8,7 @@ import expound
 
 train, dev, test = (expound.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
 arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-expound.train("tiny", (train, dev), "baseline", output_dir="baseline", masked_share=0.1, **arguments)
+expound.train("tiny", (train, dev), "baseline", output_dir="baseline", options={"masked_share": 0.1}, args=arguments)
 model = expound.load("baseline", device="cpu")
 # %% [markdown]
 # ## The answer
@@ -50,7 +50,9 @@ from expound.metrics import model_consistency
 from expound.testing import random_model
 
 short = arguments | {"num_train_epochs": 2}
-expound.train("tiny", (train, dev), "baseline", output_dir="seed-1", masked_share=0.1, seed=1, **short)
+expound.train(
+    "tiny", (train, dev), "baseline", output_dir="seed-1", options={"masked_share": 0.1, "seed": 1}, args=short
+)
 models = {"seed 0": model, "seed 1": expound.load("seed-1", device="cpu"), "untrained": random_model()}
 model_consistency(models, examples.select(range(30)), "decompx_linear").matrix.round(2)
 

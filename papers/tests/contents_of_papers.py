@@ -34,8 +34,6 @@ IVRA = {
     "learning_rate": 0.0003,
     "num_train_epochs": 20,
     "per_device_train_batch_size": 64,
-    "comprehensiveness_margin": 1.0,
-    "sufficiency_margin": 0.1,
     "lr_multiplier": 1.0,
 }
 POST_HOC = ["Attention (all layers)", "Attention (last layer)", "Input × Gradient", "Integrated Gradients", "LIME"]

@@ -15,8 +15,7 @@ import pandas as pd
 import pytest
 from scipy.stats import norm, t
 
-from expound.cli import main
-from expound_papers.cli.opening import load_page_parts
+from expound_papers.cli.opening import load_page_parts, open_store
 from expound_papers.tables.layout import format_entry, lay_out_table
 from expound_papers.tables.page import fill_page
 
@@ -31,12 +30,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=PAGES)
 def page(request, tmp_path_factory):
-    name, folder = request.param, tmp_path_factory.mktemp("page")
+    name, absent = request.param, tmp_path_factory.getbasetemp() / "absent"
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("EXPOUND_DATA", "EXPOUND_BACKBONE"):
-            patch.setenv(variable, str(folder / "absent"))
-        committed, store = ROOT / "papers" / "pages" / f"{name}.parquet", folder / "runs"
-        assert main(["study", "import", str(committed), "--output-dir", str(store)]) == 0
+            patch.setenv(variable, str(absent))
+        committed = ROOT / "papers" / "pages" / f"{name}.parquet"
+        store = open_store(committed)
         ((part, results),) = load_page_parts([committed.with_suffix(".md")], store)
         file = ROOT / "papers" / "results" / f"{name}.md"
         yield SimpleNamespace(name=name, part=part, results=results, file=file, frame=pd.read_parquet(committed))

@@ -10,7 +10,7 @@ import numpy as np
 from expound_people.items import StudyItem
 from expound_people.projects import create_project
 from expound_people.protocol.file import KnownPart
-from expound_people.protocol.known_answers import _make_explanation, _make_text_item
+from expound_people.protocol.known_answers import _make_explanation, _make_item
 from sites import csrf, stranger
 
 METHODS = {"lime_like": 3, "grad_like": 2, "noise_like": 1}
@@ -66,11 +66,11 @@ def create_planted_study(made, text, name="films", examples=6):
     for number in range(examples):
         words = f"example {number} is one two three four five six"
         part = KnownPart(text=words, evidence=["one two three"], prediction="good" if number % 2 else "bad")
-        case = _make_text_item(part)
+        case = _make_item(part)
         scored = {}
         for method, size in METHODS.items():
             scores = np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32)
-            scored[method] = _make_explanation(part, case.texts, method, scores)
+            scored[method] = _make_explanation(part, method, scores)
         found.append(StudyItem(case.texts, scored, part.prediction, part.prediction))
     with made.application.storage.write_session() as session:
         create_project(session, name, found, labels=["bad", "good"], protocol=text)

@@ -53,7 +53,7 @@ def study(full_site, study_items):
 def shades(item, rule):
     """The shade of each source, computed by hand: sums over rows and units, the rule, eighths of the largest."""
     by_unit = rule(item.scores.astype(np.float64).sum(0))
-    totals = [sum(by_unit[n] for n, unit in enumerate(item.units) if unit.side == text)
+    totals = [sum(by_unit[n] for n, unit in enumerate(item.units) if unit.segment == text)
               for text, own in enumerate(item.exchange.is_source) if own]  # fmt: skip
     return [round(8 * total / max(map(abs, totals))) if any(totals) else 0 for total in totals]
 

@@ -10,7 +10,6 @@ import trueskill
 from scipy.stats import friedmanchisquare
 
 from expound_people.analysis.ranking import (
-    compute_midranks,
     compute_rank_ranges,
     kendall_w,
     mean_kendall_w,
@@ -105,10 +104,6 @@ def test_only_examples_that_several_people_ranked_count_for_agreement():
     same, reverse = {"a": 1, "b": 2}, {"a": 2, "b": 1}
     assert mean_kendall_w([(0, same), (0, same), (1, same), (2, same), (2, reverse)]) == (pytest.approx(0.5), 2)
     assert math.isnan(mean_kendall_w([(0, same)])[0])
-
-
-def test_tied_methods_share_their_midrank():
-    assert compute_midranks([1, 1, 3, 4]).tolist() == [1.5, 1.5, 3, 4]
 
 
 def test_gain_is_the_mean_over_examples_inside_its_interval():

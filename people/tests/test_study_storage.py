@@ -7,15 +7,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, text
 
 from expound.errors import ExpoundError
 from expound_people.items import StudyItem
 from expound_people.projects import create_project, find_project
-from expound_people.storage import Storage, make_migration_config, upgrade
+from expound_people.storage import Storage, upgrade
 from expound_people.tables import Base, Project
 
 
@@ -65,15 +64,21 @@ def test_opening_waits_for_another_writer(tmp_path):
     other.close()
 
 
-def test_a_schema_can_be_downgraded_and_upgraded(url):
-    storage = Storage(url)
-    with storage.engine.begin() as connection:
-        command.downgrade(make_migration_config(connection), "base")
-        assert inspect(connection).get_table_names() == ["alembic_version"]
-    with storage.engine.begin() as connection:
-        upgrade(connection)
-        assert set(inspect(connection).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
-    storage.close()
+def test_a_database_of_an_earlier_version_is_upgraded_with_its_content(tmp_path):
+    for earlier in ("0001", "0002", "0003"):
+        file = tmp_path / f"{earlier}.db"
+        with create_engine(f"sqlite:///{file}").begin() as connection:
+            upgrade(connection, earlier)
+            columns = "id, name, kind, question, seed, labels, created"
+            connection.execute(
+                text(f"INSERT INTO project ({columns}) VALUES (1, 'old', 'rank', '?', 0, '[]', '2026-01-01 00:00:00')")
+            )
+        storage = Storage(f"sqlite:///{file}")
+        with storage.read_session() as session:
+            assert find_project(session, "old").question == "?"
+        with storage.engine.connect() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+        storage.close()
 
 
 def test_a_database_of_a_later_version_is_refused_unchanged(url):

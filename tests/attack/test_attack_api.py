@@ -52,7 +52,8 @@ def start_server(folder, port_file):
     log = port_file.open("w")
     environment = os.environ | {"EXPOUND_API_TOKEN": API_TOKEN}
     server = subprocess.Popen(command, env=environment, stderr=log, stdout=log, cwd=folder)
-    for _ in range(1200):
+    # Minutes on a machine that is busy with other work.
+    for _ in range(6000):
         found = re.search(r"API: (\S+)", port_file.read_text())
         if found and "open:" in port_file.read_text():
             return server, found[1]

@@ -41,6 +41,10 @@ def test_help_and_misspelt_options_import_no_torch(tmp_path):
         "2 compare --model m --data generated?sise=3", "2 explain hi --model m --device tpu",
         "2 explain hi --model m --dtype float3", "2 explain --task generation --model m --prompt nowhere.txt",
         "2 attack --model ./nowhere --data generated", "2 serve --model ./nowhere",
+        "2 train er_joint --explainer rolout --config tiny --data generated --output-dir y",
+        "2 train aml --metric nothing --model m --data generated --output-dir y",
+        "2 train baseline --model ./nowhere --data generated --output-dir y",
+        "2 train baseline --config tiny --data sst:nowhere --output-dir y",
         "2 people create new --result nowhere", "0 people power --effect 0.7 --people 3 --runs 10",
     ]  # fmt: skip
     before = getrusage(RUSAGE_CHILDREN)
@@ -66,7 +70,6 @@ def test_the_help_of_training_shows_every_recipe_and_its_departures_from_the_pap
     [
         "train", "train er_joint --explainer", "train er_joint --data x",
         "train baseline --config tin --data generated --output-dir y",
-        "train baseline --config tiny --data sst:nowhere --output-dir y",
         "train baseline --config tiny --set learning_rat=3 --data generated --output-dir y",
         "study run nowhere.py", "study status nowhere",
         "compare --model m --data generated --methods occlusoin", "compare --model m --data generated --metrics acu",
@@ -74,9 +77,7 @@ def test_the_help_of_training_shows_every_recipe_and_its_departures_from_the_pap
         "compare --model m --data generated --preset no",
         "explain hi --model m --methods integrated_gradients?n_stps=3", "demo --methods occlusoin",
         "explain hi --model m --methods parameterized_attention:./nowhere",
-        "train er_joint --explainer rolout --config tiny --data generated --output-dir y",
         "train regex --explainer decompx_linea --config tiny --data generated --output-dir y",
-        "train aml --metric nothing --model m --data generated --output-dir y",
         "train ivra --criteria nothing --config tiny --data generated --output-dir y",
     ],
 )  # fmt: skip

@@ -18,16 +18,16 @@ ALL = pytest.mark.parametrize("family", FAMILIES)
 
 def brute_force(texts, encoding):
     """Return the tokens of each character, the words, and the word with most characters of each token."""
-    on = {(side, i): [] for side, text in enumerate(texts) for i in range(len(text))}
+    on = {(segment, i): [] for segment, text in enumerate(texts) for i in range(len(text))}
     rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
-    for token, ((start, end), side, special) in enumerate(rows):
+    for token, ((start, end), segment, special) in enumerate(rows):
         for i in range(start, end):
-            if not special and side is not None and not texts[side][start : i + 1].isspace():
-                on[side, i].append(token)
-    words = [word for side, text in enumerate(texts) for word in split_words(text, side)]
+            if not special and segment is not None and not texts[segment][start : i + 1].isspace():
+                on[segment, i].append(token)
+    words = [word for segment, text in enumerate(texts) for word in split_words(text, segment)]
     word_of = []
     for token in range(len(encoding.tokens)):
-        shares = [sum(token in on[word.side, i] for i in range(word.start, word.end)) for word in words]
+        shares = [sum(token in on[word.segment, i] for i in range(word.start, word.end)) for word in words]
         word_of.append(shares.index(max(shares)) if any(shares) else -1)
     return on, words, word_of
 
@@ -38,13 +38,13 @@ def check(texts, encoding):
     assert list(alignment.words) == words
     assert list(alignment.word_of) == word_of
     assert not alignment.truncated
-    for (side, i), tokens in on.items():
-        marked = [j for j, hit in enumerate(token_mask(alignment, [(i, i + 1)], side)) if hit]
-        if texts[side][i].isspace():
+    for (segment, i), tokens in on.items():
+        marked = [j for j, hit in enumerate(token_mask(alignment, [(i, i + 1)], segment)) if hit]
+        if texts[segment][i].isspace():
             continue
         assert marked == tokens
-        (hit,) = [j for j, m in enumerate(word_mask(alignment, [(i, i + 1)], side)) if m]
-        assert (words[hit].side, words[hit].start <= i < words[hit].end) == (side, True)
+        (hit,) = [j for j, m in enumerate(word_mask(alignment, [(i, i + 1)], segment)) if m]
+        assert (words[hit].segment, words[hit].start <= i < words[hit].end) == (segment, True)
     for span, token in zip(alignment.spans, alignment.tokens, strict=True):
         if span is not None:
             piece = texts[span[0]][span[1] : span[2]]
@@ -72,7 +72,7 @@ def test_sentences_agree_and_every_word_is_reached(family, text):
     check((text, SENTENCES[0]), encoding)
     alignment = align((text, SENTENCES[0]), encoding)
     for word in alignment.words:
-        assert any(token_mask(alignment, [(word.start, word.end)], word.side)), word
+        assert any(token_mask(alignment, [(word.start, word.end)], word.segment)), word
 
 
 @given(text=MIXED)
@@ -105,8 +105,8 @@ def test_words_of_scripts_with_spaces_are_those_of_split(text):
     ],
 )
 def test_words_by_hand(text, expected):
-    assert [word.text for word in split_words(text, side=1)] == expected
-    assert all(word.side == 1 for word in split_words(text, side=1))
+    assert [word.text for word in split_words(text, segment=1)] == expected
+    assert all(word.segment == 1 for word in split_words(text, segment=1))
 
 
 def test_pair_of_equal_texts_keeps_its_sides_apart():
@@ -117,7 +117,7 @@ def test_pair_of_equal_texts_keeps_its_sides_apart():
         half = alignment.word_of.index(3)
         assert set(alignment.word_of[:half]) == {-1, 0, 1, 2}
         assert set(alignment.word_of[half:]) == {-1, 3, 4, 5}
-        both = np.array([token_mask(alignment, [(4, 8)], side) for side in (0, 1)])
+        both = np.array([token_mask(alignment, [(4, 8)], segment) for segment in (0, 1)])
         assert both.any(axis=1).all()
         assert not both.all(axis=0).any()
 
@@ -197,9 +197,9 @@ def test_truncation_drops_exactly_the_words_cut_off(family, direction, strategy)
     alignment = align(texts, encoding)
     assert alignment.truncated
     assert len(alignment.tokens) == limit
-    reached = {(w.side, w.start) for w in (alignment.words[i] for i in alignment.word_of if i >= 0)}
-    assert [(w.side, w.start) for w in alignment.words] == [
-        (w.side, w.start) for w in whole.words if (w.side, w.start) in reached
+    reached = {(w.segment, w.start) for w in (alignment.words[i] for i in alignment.word_of if i >= 0)}
+    assert [(w.segment, w.start) for w in alignment.words] == [
+        (w.segment, w.start) for w in whole.words if (w.segment, w.start) in reached
     ]
     assert len(alignment.words) < len(whole.words)
 

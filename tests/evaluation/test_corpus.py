@@ -296,7 +296,7 @@ def row(words, scores, label="yes", **more):
     ends = np.cumsum([len(word) + 1 for word in words])
     units = []
     for word, end in zip(words, ends.tolist(), strict=True):
-        units.append({"text": word, "side": 0, "start": end - len(word) - 1, "end": end - 1})
+        units.append({"text": word, "segment": 0, "start": end - len(word) - 1, "end": end - 1})
     shown = {"units": units, "scores": [scores], "targets": [{"text": label}], "rationale": None}
     return shown | more
 

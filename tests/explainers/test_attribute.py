@@ -56,7 +56,7 @@ def test_attribution_holds_tokens_words_and_prediction():
         assert item.params == explainer("integrated_gradients?n_steps=4&baselines=zero").params
         assert (item.params["n_steps"], item.params["baselines"]) == (4, "zero")
         explained = explainer("integrated_gradients?n_steps=4&baselines=zero").explain(model, batch)
-        assert item.delta == pytest.approx(float(explained.delta.detach()), abs=1e-12)
+        assert item.convergence_delta == pytest.approx(float(explained.convergence_delta.detach()), abs=1e-12)
         assert item.special == tuple((~batch.content[0]).tolist())
         assert len(item.units) == len(item.scores[0]) == len(item.texts[0].split())
         for word, side, start, end in item.units:

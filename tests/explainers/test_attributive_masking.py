@@ -337,7 +337,9 @@ def test_low_rank_refinement_starts_at_the_model_and_lowers_its_loss():
     plain = made.attribute(model, batch)
     values, judge = [], expound.metric("comprehensiveness?perturbation=mask")
     for steps in (0, 6):
-        made.with_params(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?perturbation=mask")
+        made.with_params(
+            refine_steps=steps, refine_rate=0.05, lora_rank=2, metric="comprehensiveness?perturbation=mask"
+        )
         values.append(judge.evaluate(model, batch, made.attribute(model, batch))["comprehensiveness"])
     assert torch.equal(made.with_params(refine_steps=0).attribute(model, batch), plain)
     assert (values[1] >= values[0]).all()
@@ -445,9 +447,9 @@ def test_saved_and_loaded_it_is_the_same_explainer(tmp_path):
         model, mode="learned", weights=MaskWeights(0.1, 0.2, 0.3, "probability", "l1"), aggregation="mean"
     ).float()
     made.save_pretrained(tmp_path)
-    loaded = expound.explainer(f"attributive_masking:{tmp_path}?refine_steps=2&metric=log_odds&rank=1")
+    loaded = expound.explainer(f"attributive_masking:{tmp_path}?refine_steps=2&metric=log_odds&lora_rank=1")
     assert loaded.settings == made.settings
-    assert (loaded.refinement.refine_steps, loaded.refinement.metric, loaded.refinement.rank) == (2, "log_odds", 1)
+    assert (loaded.refinement.refine_steps, loaded.refinement.metric, loaded.refinement.lora_rank) == (2, "log_odds", 1)
     assert loaded.params["digest"] == made.params["digest"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backbone", "config.json", "model.safetensors"]
 

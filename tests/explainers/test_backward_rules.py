@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
+from transformers.masking_utils import eager_mask
 
 import decomposable
 import families
@@ -258,3 +260,62 @@ def test_a_responses_scores_layer_by_layer_are_those_of_the_whole_graph(calls_of
     torch.testing.assert_close(ours.scores, whole.scores, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(our_rows, rows, rtol=1e-9, atol=1e-12)
     assert calls_of_slopes == [3, 3]
+
+
+class Adapter(nn.Module):
+    """A bottleneck after a layer, with a function between; `is_held`: its slope is a constant already."""
+
+    def __init__(self, old, function, is_held=False):
+        super().__init__()
+        torch.manual_seed(1)
+        self.old, self.function, self.is_held = old, function, is_held
+        self.down, self.up = (nn.Linear(*sizes).double() for sizes in ((32, 8), (8, 32)))
+
+    def forward(self, hidden, residual):
+        out = self.old(hidden, residual)
+        low = self.down(out)
+        active = self.function(low)
+        if self.is_held:
+            active = low * (active / low).detach()
+        return out + self.up(active)
+
+
+def sharpen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+    """An attention function of the user's, as for `AttentionInterface.register`."""
+    weights = query @ key.transpose(2, 3) * 1.5
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    return (weights.softmax(-1) @ value).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register("sharpen", sharpen)
+AttentionMaskInterface.register("sharpen", eager_mask)
+
+
+def make_own(function, is_held=False):
+    """BERT with an attention function and an adapter of the user's."""
+    model = decomposable.model("bert")
+    model.model.set_attn_implementation("sharpen")
+    layer = model.model.bert.encoder.layer[0]
+    layer.output = Adapter(layer.output, function, is_held)
+    return model
+
+
+@pytest.mark.parametrize("spec", ["decompx_linear", "cp_lrp", "attn_lrp", "deep_lift?baselines=zero"])
+@torch.no_grad()
+def test_own_attention_and_adapters_are_explained(spec):
+    found = []
+    for is_held in (False,) if spec.startswith("deep_lift") else (False, True):
+        model = make_own(torch.tanh, is_held)
+        batch = decomposable.batch(model)
+        explanation = explainer(spec).explain(model, batch, TARGET)
+        torch.testing.assert_close(explanation.logits, model(batch).logits, rtol=1e-10, atol=1e-10)
+        found.append(explanation.scores)
+    torch.testing.assert_close(found[0], found[-1], rtol=1e-9, atol=1e-11)
+
+
+@torch.no_grad()
+def test_a_function_without_a_rule_is_named():
+    model = make_own(lambda x: x.cumprod(-1))
+    with pytest.raises(ExpoundError, match=r"do not explain what 'cumprod' computes in .*layer\.0\.output"):
+        explainer("attn_lrp").attribute(model, decomposable.batch(model), TARGET)

@@ -52,9 +52,9 @@ def test_integrated_gradients_on_a_real_model(minilm, sentences, baselines):
     assert_scores_close(ours.scores, theirs, sentences, 1e-5)
     if baselines == "mask":
         change = ends[0] - ends[1]
-        torch.testing.assert_close(ours.scores.sum(1) - ours.delta, change, rtol=1e-4, atol=1e-4)
-        assert (ours.delta.abs() < 0.01 * change.abs()).all(), "scores add up to the change of the logit"
-    torch.testing.assert_close(ours.delta, delta.to(torch.float32), rtol=1e-3, atol=2e-5)
+        torch.testing.assert_close(ours.scores.sum(1) - ours.convergence_delta, change, rtol=1e-4, atol=1e-4)
+        assert (ours.convergence_delta.abs() < 0.01 * change.abs()).all(), "scores add up to the change of the logit"
+    torch.testing.assert_close(ours.convergence_delta, delta.to(torch.float32), rtol=1e-3, atol=2e-5)
 
 
 @pytest.mark.real
@@ -116,7 +116,9 @@ def test_every_quadrature_rule_is_complete(family):
             explained = explainer("integrated_gradients", n_steps=steps, rule=rule).explain(model, batch)
             tolerance = 1e-5 if rule == "gausslegendre" else 2e-2
             torch.testing.assert_close(explained.scores.sum(1), change, rtol=tolerance, atol=tolerance)
-            torch.testing.assert_close(explained.delta, explained.scores.sum(1) - change, rtol=1e-6, atol=1e-8)
+            torch.testing.assert_close(
+                explained.convergence_delta, explained.scores.sum(1) - change, rtol=1e-6, atol=1e-8
+            )
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

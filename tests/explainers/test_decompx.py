@@ -150,7 +150,7 @@ def test_contributions_add_up_to_the_logits(family):
     for row, kept in enumerate(batch.attended):
         own = mine[row, : kept.sum(), TARGET[row]]
         torch.testing.assert_close(explanation.scores[row, kept], own, rtol=0, atol=1e-10)
-    torch.testing.assert_close(explanation.delta, torch.zeros(3).double(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(explanation.convergence_delta, torch.zeros(3).double(), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", [DecompX, DecompXClassifier])

@@ -9,7 +9,9 @@ from expound.explainers import DecompXClassifier
 from expound.explainers.backward_rules.decompx_linear import DecompXLinear
 from expound.explainers.backward_rules.rules import CAPTURE
 from expound.models.layers.architecture import get_layers
-from expound.models.layers.backward_rules import HeldFactors, apply_backward_rules
+from expound.models.layers.backward_rules import apply_backward_rules
+from expound.models.layers.held_factors import HeldFactors
+from expound.models.layers.origins import mark_input
 from expound.models.passes.capture import intercept_inputs
 from families import sweep_others
 from small import shared
@@ -28,7 +30,7 @@ def test_bias_is_the_linear_networks_output_for_zero_input(family):
             model(batch, capture=CAPTURE)
         with (
             apply_backward_rules(model.model, factors.make_replay()),
-            intercept_inputs(get_layers(model.model), lambda n, x: torch.zeros_like(x) if n == 0 else x),
+            intercept_inputs(get_layers(model.model), lambda n, x: mark_input(torch.zeros_like(x)) if n == 0 else x),
         ):
             nothing = model.task.score(model(batch, capture=CAPTURE).logits, TARGET)
         score = model.task.score(model(batch).logits, TARGET)
@@ -47,7 +49,7 @@ def test_contributions_from_embeddings_sum_to_the_logit(family):
         with apply_backward_rules(model.model, factors):
             model(batch, capture=CAPTURE)
         with apply_backward_rules(model.model, factors.make_replay()):
-            nothing = model(batch, torch.zeros_like(model.embed(batch)), CAPTURE).logits
+            nothing = model(batch, mark_input(torch.zeros_like(model.embed(batch))), CAPTURE).logits
         score = model.task.score(model(batch).logits, TARGET)
         hidden = DecompXLinear().explain(model, batch, TARGET)
     torch.testing.assert_close(explanation.bias, model.task.score(nothing, TARGET), rtol=0, atol=1e-10)

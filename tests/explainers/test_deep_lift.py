@@ -53,7 +53,7 @@ def test_scores_sum_to_the_change_of_the_output(family, baselines, output):
     tolerance = 1e-6 if family == "modernbert" else 1e-12
     scores = explanation.scores * batch.attended
     torch.testing.assert_close(scores.sum(1), rise, atol=tolerance, rtol=0)
-    torch.testing.assert_close(explanation.delta, torch.zeros_like(rise), atol=tolerance, rtol=0)
+    torch.testing.assert_close(explanation.convergence_delta, torch.zeros_like(rise), atol=tolerance, rtol=0)
 
 
 def test_captums_rule_explains_what_the_model_predicts():
@@ -74,7 +74,7 @@ def test_scores_for_generated_text_sum_too(family):
     for output in ("logit", "log_prob"):
         method = expound.explainer("deep_lift", output=output, baselines="zero")
         # Llama computes its norms in float32.
-        assert method.explain(model, batch).delta.abs().max() < (1e-6 if family == "llama" else 1e-9)
+        assert method.explain(model, batch).convergence_delta.abs().max() < (1e-6 if family == "llama" else 1e-9)
         assert method.attribute(model, batch).abs().max() > 1e-4
 
 

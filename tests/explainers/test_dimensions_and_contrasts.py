@@ -73,7 +73,7 @@ def test_points_placed_by_need_are_summed_dimension_by_dimension():
         for how in ("n_steps=200", "n_steps=auto&tolerance=1e-6&max_steps=400")
     )
     torch.testing.assert_close(placed.scores, fine.scores, rtol=1e-3, atol=1e-6)
-    assert placed.delta.abs().max() < 1e-5
+    assert placed.convergence_delta.abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("name", [name for name in BY_DIMENSION if EXPLAINERS[name].card.differentiable])

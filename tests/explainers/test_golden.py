@@ -114,7 +114,7 @@ def test_double_precision_equals_golden_numbers(model, batch, captum_numbers, ta
 @pytest.mark.parametrize("target", [0, 1, 2])
 def test_convergence_delta_equals_captum(model, batch, captum_numbers, target):
     with torch.no_grad():
-        delta = explainer("integrated_gradients?baselines=zero").explain(model, batch, [target] * 6).delta
+        delta = explainer("integrated_gradients?baselines=zero").explain(model, batch, [target] * 6).convergence_delta
     torch.testing.assert_close(delta, captum_numbers["ig50_zero_delta"][target], rtol=1e-6, atol=1e-10)
 
 

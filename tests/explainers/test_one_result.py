@@ -57,8 +57,8 @@ def test_the_same_lines_work_for_every_task(task, tmp_path):
     np.testing.assert_array_equal(long["score"].to_numpy(np.float32), item.scores.ravel())
     for unit, text in zip(item.units, long["unit"], strict=False):
         assert unit.text == text
-        if unit.side >= 0 and item.unit != "source":
-            assert item.texts[unit.side][unit.start : unit.end] == unit.text
+        if unit.segment >= 0 and item.unit != "source":
+            assert item.texts[unit.segment][unit.start : unit.end] == unit.text
     assert expound.Explanation.from_row(json.loads(result.to_json())[0]).scores.tobytes() == item.scores.tobytes()
     assert len(repr(item)) < 250
     assert item.to_latex().count(r"\\") >= len(item.targets)

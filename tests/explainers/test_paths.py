@@ -89,7 +89,7 @@ def test_sig_is_complete_position_by_position(model):
             without[row, position] = reference[row, position]
             drop = whole[row] - model(batch, without).logits[row, target[row]]
             assert abs(float(explanation.scores[row, position] - drop)) < 1e-5
-    assert explanation.delta.abs().max() < 1e-5
+    assert explanation.convergence_delta.abs().max() < 1e-5
 
 
 def test_sig_from_both_ends_is_the_integral(model):
@@ -113,7 +113,7 @@ def test_adaptive_integrated_gradients_comes_under_its_tolerance(family, baselin
     embeddings, reference = model.embed(batch), model.embed_reference(batch, baselines)
     with torch.no_grad():
         rise = (model(batch, embeddings).logits - model(batch, reference).logits)[:, 0]
-    assert (ours.delta.abs() <= 1e-4 * rise.abs()).all()
+    assert (ours.convergence_delta.abs() <= 1e-4 * rise.abs()).all()
     torch.testing.assert_close(ours.scores, truth.scores, atol=float(3e-3 * truth.scores.abs().max()), rtol=0.01)
 
 

@@ -49,7 +49,7 @@ def find_complete_methods():
     complete = []
     for name in NATIVE:
         found = make_explainer(name).explain(model, batch)
-        if found.bias is not None or found.delta is not None:
+        if found.bias is not None or found.convergence_delta is not None:
             complete.append(name)
     return complete
 
@@ -78,9 +78,9 @@ def test_units_rest_and_bias_sum_to_the_output_of_every_complete_method(family, 
                     # A method that refuses the family.
                     continue
                 output = float(whole.scores.detach().masked_fill(~batch.attended, 0).sum())
-                missing = sum(float(part) for part in (whole.bias, whole.delta) if part is not None)
+                missing = sum(float(part) for part in (whole.bias, whole.convergence_delta) if part is not None)
                 item = expound.attribute(model, text, method, unit=unit)[0]
-                total = item.scores.sum(1) + item.rest + (item.bias or 0) + (item.delta or 0)
+                total = item.scores.sum(1) + item.rest + (item.bias or 0) + (item.convergence_delta or 0)
                 assert total == pytest.approx(output + missing, rel=1e-4, abs=1e-5), (name, unit, text)
                 seen += 1
             if name == "decompx_linear":

@@ -194,13 +194,13 @@ def test_the_curve_s_mean_is_the_value():
     batch = model.encode(families.examples("gpt2"))
     attribution = attribution_for(batch)
     judge = metric("aopc_comprehensiveness")
-    curve = judge.evaluate_budgets(model, batch, attribution)
+    curve = judge.evaluate_fractions(model, batch, attribution)
     assert list(curve) == [0.01, 0.05, 0.1, 0.2, 0.5]
     value = judge.evaluate(model, batch, attribution)["aopc_comprehensiveness"]
     assert torch.allclose(torch.stack(list(curve.values())).mean(0), value)
     one = metric("comprehensiveness").evaluate(model, batch, attribution)["comprehensiveness"]
     assert torch.allclose(curve[0.2], one, atol=1e-6)
-    assert metric("important_tokens").evaluate_budgets(model, batch, attribution) == {}
+    assert metric("important_tokens").evaluate_fractions(model, batch, attribution) == {}
 
 
 def test_regressions_are_judged_by_their_value_and_have_no_log_odds():

@@ -68,7 +68,7 @@ def test_every_content_token_belongs_to_a_word_of_its_own_text(family):
             side, start, end = alignment.spans[place]
             assert side == sides[row, place]
             # A token without a word is one of white space.
-            assert start == end if words[place] < 0 else alignment.words[words[place]].side == side
+            assert start == end if words[place] < 0 else alignment.words[words[place]].segment == side
         assert {word for word in words.tolist() if word >= 0} == set(range(len(alignment.words)))
 
 
@@ -78,7 +78,7 @@ def test_words_are_sums_of_their_tokens_on_both_sides():
         item = expound.attribute(model, pair, "input_x_gradient")[0]
         np.testing.assert_allclose(item.scores.sum(), item.content_scores.sum(), rtol=1e-4)
         for side in (0, 1):
-            assert all(score for unit, score in zip(item.units, item.scores[0], strict=True) if unit.side == side)
+            assert all(score for unit, score in zip(item.units, item.scores[0], strict=True) if unit.segment == side)
 
 
 def test_integrated_gradients_sum_to_the_difference_from_the_reference():
@@ -103,7 +103,7 @@ def test_occlusion_is_two_passes_without_the_word(perturbation):
             left = ids[word_of != word] if perturbation == "remove" else ids.masked_fill(word_of == word, model.mask_id)
             each.append(vector(model, left[None]))
         assert score == pytest.approx(whole - float(torch.cosine_similarity(*each).detach()), rel=1e-5, abs=1e-8)
-    assert {unit.side for unit in found.units} == {0, 1}
+    assert {unit.segment for unit in found.units} == {0, 1}
 
 
 @pytest.mark.parametrize("method", ["alti", "attention_rollout", "lime", "saliency", "gim", "attn_lrp"])

@@ -41,7 +41,10 @@ def test_hybrid_models_refuse_attention_and_say_what_works():
 def test_an_unknown_part_of_a_layer_is_found():
     model = small("deberta-v2", conv_kernel_size=3, conv_act="tanh")
     batch = model.encode(["a moving film about a small town"])
-    for method in ("decompx_classifier", "decompx_linear", "globenc"):
+    # Small answers are no smaller errors.
+    for weight in model.model.classifier.parameters():
+        weight.data *= 1e-4
+    for method in ("decompx_classifier", "globenc"):
         with torch.no_grad(), pytest.raises(ExpoundError, match="not in the family's record"):
             expound.explainer(method).attribute(model, batch)
 
@@ -69,7 +72,7 @@ def test_a_check_runs_once_and_leaves_the_model_as_it_was():
     model = small("bert")
     batch, passes = model.encode(examples("bert", 2)), []
     hook = model.model.base_model.register_forward_hook(lambda *_: passes.append(None))
-    for expected in (7, 1):
+    for expected in (8, 1):
         passes.clear()
         with torch.no_grad():
             expound.explainer("attention_rollout").attribute(model, batch, torch.tensor([0, 1]))
@@ -79,9 +82,9 @@ def test_a_check_runs_once_and_leaves_the_model_as_it_was():
 
 
 def test_the_report_says_what_is_exact_and_what_is_refused():
-    report = expound.check(small("bert"))
+    report = expound.check_model(small("bert"))
     assert report["attention_rollout"].state == "exact"
     assert "occlusion" in str(report)
-    half = expound.check(expound.load(tiny("bert", dtype=torch.bfloat16), processor("bert")))
+    half = expound.check_model(expound.load(tiny("bert", dtype=torch.bfloat16), processor("bert")))
     assert half["saliency"].state == "approximate"
     assert "bfloat16" in half["saliency"].reason

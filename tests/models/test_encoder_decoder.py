@@ -104,10 +104,10 @@ def test_units_are_sums_or_removed_as_one_and_foils_differences(method):
     model = two_sided("bart")
     (token,), (source,) = (expound.attribute(model, [ROW], method=method, unit=unit) for unit in ("token", "source"))
     if method != "occlusion":
-        inside = [[unit.side for unit in token.units].count(text) for text in (0, 1)]
+        inside = [[unit.segment for unit in token.units].count(text) for text in (0, 1)]
         assert inside[0] > 1
         sums = [
-            sum(score for score, unit in zip(token.scores[0], token.units, strict=True) if unit.side == text)
+            sum(score for score, unit in zip(token.scores[0], token.units, strict=True) if unit.segment == text)
             for text in (0, 1)
         ]
         torch.testing.assert_close(torch.tensor(sums), torch.tensor(source.scores[0].tolist()), rtol=1e-4, atol=1e-5)

@@ -8,9 +8,11 @@ import transformers as hf
 
 import families
 from expound import ExpoundError, attribute, explainer
-from expound.models import ExplainedModel
+from expound.models import Capture, ExplainedModel
 from expound.models.families import FAMILIES
 from expound.models.layers.architecture import get_layers
+from expound.models.layers.backward_rules import apply_backward_rules
+from expound.models.layers.held_factors import HeldFactors
 
 UNKNOWN = {"ernie": {}, "helium": {"head_dim": 8, "num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}}
 
@@ -64,6 +66,22 @@ def test_its_layers_are_the_one_list_of_their_number(model):
     assert attribute(model, "a film", "value_zeroing")[0].scores.any()
 
 
+@torch.no_grad()
+def test_backward_rules_need_no_record(model):
+    batch = model.encode(families.SENTENCES[:1])
+    explanation = explainer("cp_lrp").explain(model, batch, [0])
+    factors = HeldFactors(record=True)
+    with apply_backward_rules(model.model, factors):
+        score = model(batch, capture=Capture(differentiable_twice=True)).logits[:, 0]
+    for place in batch.attended[0].nonzero().flatten().tolist():
+        without = model.embed(batch)
+        without[:, place] = 0
+        with apply_backward_rules(model.model, factors.make_replay()):
+            rest = model(batch, without, Capture(differentiable_twice=True)).logits[:, 0]
+        if batch.content[0, place]:
+            torch.testing.assert_close(explanation.scores[:, place], score - rest, rtol=0, atol=1e-6)
+
+
 def test_what_needs_a_record_says_so(model):
     with pytest.raises(ExpoundError, match="expound/models/families"):
-        attribute(model, "a film", "decompx_linear")
+        attribute(model, "a film", "decompx")

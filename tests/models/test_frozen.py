@@ -7,7 +7,9 @@ from decomposable import FAMILIES
 from expound.errors import ExpoundError
 from expound.models import Capture
 from expound.models.layers.architecture import get_layers
-from expound.models.layers.backward_rules import DerivativeRules, HeldFactors, apply_backward_rules
+from expound.models.layers.backward_rules import apply_backward_rules
+from expound.models.layers.held_factors import DerivativeRules, HeldFactors
+from expound.models.layers.origins import mark_input
 from expound.models.passes.capture import intercept_inputs
 
 CAPTURE = Capture(differentiable_twice=True)
@@ -28,7 +30,7 @@ def run_from_start(model, batch, factors, start):
     """Logits of the network held at recorded factors, with `start` in place of what enters the first layer."""
     with (
         apply_backward_rules(model.model, factors.make_replay()),
-        intercept_inputs(get_layers(model.model), lambda n, x: start if n == 0 else x),
+        intercept_inputs(get_layers(model.model), lambda n, x: mark_input(start) if n == 0 else x),
     ):
         return model(batch, capture=CAPTURE).logits
 

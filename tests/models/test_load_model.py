@@ -2,6 +2,7 @@
 
 import json
 
+import huggingface_hub
 import pytest
 import torch
 import transformers as hf
@@ -226,3 +227,12 @@ def test_a_model_says_what_it_is(tmp_path):
     save_model(tmp_path, id2label={0: "bad", 1: "fair", 2: "good"})
     shown = repr(expound.load(tmp_path, device="cpu"))
     assert shown == f"ExplainedModel({tmp_path}: classification; bad, fair, good; bert; up to 130 tokens; cpu)"
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch, caplog):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(ExpoundError, match=r"no folder my-model; the hub .* cannot be reached, and its cache has none"):
+        expound.load("my-model", task="generation")
+    assert "Retrying" not in caplog.text
+    assert huggingface_hub.constants.HF_HUB_OFFLINE is False

@@ -143,7 +143,7 @@ def test_pairs_have_two_places():
     batch = model.encode([("a film", "a river"), ("two women", "rain")])
     for row, pair in enumerate([("a film", "a river"), ("two women", "rain")]):
         alignment = batch.alignments[row]
-        assert [(w.side, w.text) for w in alignment.words] == [
+        assert [(w.segment, w.text) for w in alignment.words] == [
             (side, word) for side, text in enumerate(pair) for word in text.split()
         ]
     with pytest.raises(ExpoundError, match="has 2 place"):

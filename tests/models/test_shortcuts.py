@@ -84,6 +84,28 @@ def test_heads_of_ones_own_are_explained_where_they_read():
 
 
 @torch.no_grad()
+def test_forwards_that_return_tuples_and_dicts_are_read():
+    tokenizer, plain = processor("bert"), tiny("bert")
+    expected = expound.attribute(expound.load((plain, tokenizer)), [SENTENCES[0]], "input_x_gradient")[0].scores
+
+    def make(wrap):
+        class OwnBert(hf.BertForSequenceClassification):
+            def forward(self, input_ids=None, attention_mask=None, **kwargs):
+                return wrap(super().forward(input_ids, attention_mask).logits)
+
+        model = OwnBert(plain.config).eval()
+        model.load_state_dict(plain.state_dict())
+        return expound.load((model, tokenizer))
+
+    wraps = {tuple: lambda logits: (None, logits), dict: lambda logits: {"logits": logits}, None: lambda logits: logits}
+    for wrap in wraps.values():
+        found = expound.attribute(make(wrap), [SENTENCES[0]], "input_x_gradient")[0]
+        torch.testing.assert_close(torch.tensor(found.scores), torch.tensor(expected))
+    with pytest.raises(expound.ExpoundError, match="expected a forward that returns logits"):
+        expound.attribute(make(lambda logits: {"scores": logits}), [SENTENCES[0]])
+
+
+@torch.no_grad()
 def test_a_language_model_that_looks_back_shares_and_skips_nothing(monkeypatch):
     plain = causal("llama").model
     model = GeneratingModel(LooksBack(plain.config).double().eval())

@@ -43,7 +43,7 @@ def model(**changes):
 def loss(guide, outputs, batch=None, **params):
     batch = two_tokens() if batch is None else batch
     step = TrainingStep(model(), batch, outputs)
-    return float(RationaleAlignment(expound.explainer(guide), **params)(step).detach())
+    return float(RationaleAlignment(expound.explainer(guide), **{"scale": "position"} | params)(step).detach())
 
 
 def last_layer(*heads) -> Outputs:
@@ -96,10 +96,10 @@ def concatenate_batches(*batches: Batch) -> Batch:
 def test_who_counts_where_nothing_is_marked_or_nobody_looked():
     """Shared goals: only who has a mark. Plain goals: everybody who was looked at, with a goal of zeros."""
     batch = concatenate_batches(two_tokens(), two_tokens((False, False)), two_tokens((False, False), looked=False))
-    attention = RationaleAlignment(expound.explainer("attention_last"))
+    attention = RationaleAlignment(expound.explainer("attention_last"), scale="position")
     assert attention.select_examples(batch).tolist() == [True, False, False]
     assert float(attention.size(batch)) == 4
-    gradient = RationaleAlignment(expound.explainer("input_x_gradient"))
+    gradient = RationaleAlignment(expound.explainer("input_x_gradient"), scale="position")
     assert gradient.select_examples(batch).tolist() == [True, True, False]
     marked, unmarked = (1 / sqrt(33) + 1), 9 / sqrt(33)
     assert loss("input_x_gradient", gradient_outputs(3), batch) == pytest.approx((marked + unmarked) / 8)
@@ -132,7 +132,7 @@ def test_scores_are_those_of_torch_on_each_example_alone(guide, distance):
     """Also: neither padding nor neighbors change an example's part."""
     explained = model()
     batch = make_marked_batch(explained)
-    objective = RationaleAlignment(expound.explainer(guide), distance=distance)
+    objective = RationaleAlignment(expound.explainer(guide), distance=distance, scale="position")
     found = TrainingModule(explained, [objective]).eval()(batch, StepContext(training=False))["terms"][0]
     total, size = 0.0, 0
     for row in (0, 2):
@@ -195,13 +195,29 @@ def test_the_step_s_own_pass_serves_what_needs_one_pass():
         assert len(calls) == expected, guide
 
 
+@pytest.mark.parametrize("guide", GUIDES)
+def test_by_default_an_example_counts_once_and_its_distance_goes_from_0_to_2_at_any_length(guide):
+    """The sum over an example's positions: L times the paper's mean, and the same for a rationale of all or of none."""
+    explained = model()
+    batch = make_marked_batch(explained)
+    chosen = {"explainer": expound.explainer(guide), "normalization": "sum"}
+    found, distances = TrainingModule(explained, [RationaleAlignment(**chosen)]).eval(), []
+    value = found(batch, StepContext(training=False))["terms"][0]
+    for row in (0, 2):
+        one = batch.select([row]).trim_padding()[0]
+        mean = TrainingModule(explained, [RationaleAlignment(**chosen, scale="position")]).eval()
+        distances.append(mean(one, StepContext(training=False))["terms"][0] * one.attended.sum())
+        assert 0 < distances[-1] < 2
+    torch.testing.assert_close(value, torch.stack(distances).mean())
+
+
 def test_a_zero_attribution_has_a_finite_gradient():
     embeddings = torch.zeros(1, 4, 1, requires_grad=True)
     gold = (embeddings * 2).sum((1, 2))
     outputs = Outputs(torch.stack([gold, gold, gold], 1), embeddings)
     batch = two_tokens()
     step = TrainingStep(model(), batch, outputs)
-    value = RationaleAlignment(expound.explainer("input_x_gradient"))(step)
+    value = RationaleAlignment(expound.explainer("input_x_gradient"), scale="position")(step)
     assert float(value.detach()) == pytest.approx(1 / 4)
     (slope,) = torch.autograd.grad(value, embeddings)
     assert torch.isfinite(slope).all()
@@ -216,8 +232,8 @@ def test_a_rationale_that_truncation_cut_off_is_none():
     finally:
         explained.processing_class.model_max_length = before
     assert batch.has_rationale.tolist() == [True]
-    assert not RationaleAlignment(expound.explainer("attention_rollout")).select_examples(batch).any()
-    assert RationaleAlignment(expound.explainer("input_x_gradient")).select_examples(batch).all()
+    assert not RationaleAlignment(expound.explainer("attention_rollout"), scale="position").select_examples(batch).any()
+    assert RationaleAlignment(expound.explainer("input_x_gradient"), scale="position").select_examples(batch).all()
 
 
 @pytest.mark.parametrize(

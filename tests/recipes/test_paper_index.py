@@ -6,6 +6,7 @@ import json
 from itertools import groupby
 from pathlib import Path
 
+import families
 from expound.cli import main
 from expound.recipes import RECIPES
 
@@ -48,8 +49,11 @@ def test_help_and_the_record_of_a_run_say_it_too(tmp_path, capsys):
 
 
 def test_what_is_on_by_default_can_be_switched_off(tmp_path, capsys):
-    small = ["--data", "generated", "--config", "tiny", "--output-dir", str(tmp_path)]
-    assert main(["train", "ivra", "--lora", "--no-train-model", *small]) == 2
+    families.tiny("bert", num_labels=2).save_pretrained(tmp_path / "start")
+    families.tokenizer("bert").save_pretrained(tmp_path / "start")
+    small = ["--data", "generated?size=24", "--device", "cpu", "--output-dir", str(tmp_path / "run")]
+    start = ["--model", str(tmp_path / "start"), "--lora-rank", "2"]
+    assert main(["train", "ivra", "--no-train-model", *start, *small]) == 2
     assert "adapters train the model" in capsys.readouterr().err
 
 

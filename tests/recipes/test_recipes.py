@@ -29,7 +29,7 @@ from expound.objectives import (
 from expound.recipes import RECIPES, Recipe, extract_rationales
 from expound.recipes.fresh import select_words
 from expound.recipes.registry import paper_parameters
-from expound.training import ConstrainedTrainer, RunOptions
+from expound.training import ObjectiveTrainer, RunOptions
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
@@ -70,15 +70,17 @@ def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_p
     found = {name: next(value for key, value in layers.items() if key.endswith(name)) for name in held}
     assert all(torch.equal(found[name], start.state_dict()[name]) for name in held)
     assert any("lora_B" in name and value.any() for name, value in layers.items())
-    with pytest.raises(ExpoundError, match="give lora a model"):
+    with pytest.raises(ExpoundError, match="give a model, not a size"):
         RECIPES["lora"]().train("tiny", *data(), tmp_path / "new", arguments=arguments)
 
 
-@pytest.mark.parametrize(("recipe", "kind"), [("lora", "gpt2"), ("lora", "distilbert"), ("cite", "bert")])
+@pytest.mark.parametrize(
+    ("recipe", "kind"), [("lora", "gpt2"), ("er_joint", "distilbert"), ("ivra", "roberta"), ("cite", "bert")]
+)
 def test_adapters_of_a_handed_over_model_are_in_the_result_and_not_in_the_model(recipe, kind, tmp_path):
     start, untouched = (families.tiny(kind, num_labels=2) for _ in range(2))
     options = {"processing_class": families.tokenizer(kind), "arguments": QUICK | {"learning_rate": 1e-2}}
-    result = RECIPES[recipe](lora_rank=2).train(start, *data(), tmp_path / "run", **options)
+    result = RECIPES[recipe]().train(start, *data(), tmp_path / "run", lora_rank=2, **options)
     start.save_pretrained(tmp_path / "start")
     assert {name: type(part) for name, part in start.named_modules()} == {
         name: type(part) for name, part in untouched.named_modules()
@@ -195,7 +197,7 @@ def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, d
     assert constrained.weight == 1.0
     assert constrained.is_feasible(1.0999 * dev_bound)
     assert not constrained.is_feasible(1.1001 * dev_bound)
-    assert recipe.trainer is ConstrainedTrainer
+    assert recipe.trainer is ObjectiveTrainer
     assert (recipe.arguments["learning_rate"], recipe.patience) == (rate, 10)
 
 

@@ -17,7 +17,7 @@ from expound.models.loading.digest import digest_weights
 from expound.recipes.search import choose_run
 
 DATA = "generated?size=96"
-QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "device": "cpu"}
+ARGS = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
 
 def read_record(folder):
@@ -81,15 +81,16 @@ class StopAt(TrainerCallback):
 def test_a_stopped_search_resumes_and_is_equal_to_an_unbroken_one(tmp_path):
     start = families.tiny("bert", num_labels=2)
     before = digest_weights(start)
-    call = {"data": DATA, "recipe": "rrr", "processing_class": families.tokenizer("bert"), **QUICK}
+    call = {"data": DATA, "recipe": "rrr", "args": ARGS}
+    options = {"processing_class": families.tokenizer("bert"), "device": "cpu"}
     call |= {"search": {"weight": [0.1, 100], "batch_fraction": [0.5]}}
-    stopped = expound.train(start, output_dir=tmp_path / "run", callbacks=[StopAt()], **call)
+    stopped = expound.train(start, output_dir=tmp_path / "run", options={**options, "callbacks": [StopAt()]}, **call)
     assert not stopped.finished
     assert not (tmp_path / "run" / "metrics.json").exists()
     finished = [path.parent.name for path in (tmp_path / "run" / "search").glob("*/metrics.json")]
     assert finished == ["weight-0.1,batch_fraction-0.5"]
-    resumed = expound.train(start, output_dir=tmp_path / "run", **call)
-    unbroken = expound.train(start, output_dir=tmp_path / "whole", **call)
+    resumed = expound.train(start, output_dir=tmp_path / "run", options=options, **call)
+    unbroken = expound.train(start, output_dir=tmp_path / "whole", options=options, **call)
     assert read_record(tmp_path / "run")["search"] == read_record(tmp_path / "whole")["search"]
     assert len(read_record(tmp_path / "run")["search"]["runs"]) == 2
     assert resumed.output_dir == tmp_path / "run"
@@ -99,7 +100,9 @@ def test_a_stopped_search_resumes_and_is_equal_to_an_unbroken_one(tmp_path):
 
 def test_recipes_without_a_metric_are_judged_by_the_figure_of_their_checkpoints(tmp_path):
     search = {"weight": [0.1, 5]}
-    result = expound.train("tiny", DATA, "smat", output_dir=tmp_path, search=search, max_steps=2, device="cpu")
+    result = expound.train(
+        "tiny", DATA, "smat", output_dir=tmp_path, search=search, args={"max_steps": 2, "use_cpu": True}
+    )
     found = read_record(tmp_path)["search"]
     assert found["figure"] == "simulatability"
     values = [run["value"] for run in found["runs"]]
@@ -151,11 +154,11 @@ def test_what_cannot_be_searched_is_refused_before_training(recipe, search, mess
 
 
 def test_another_run_in_the_folder_is_not_replaced(tmp_path):
-    expound.train("tiny", DATA, "baseline", output_dir=tmp_path, **QUICK)
+    expound.train("tiny", DATA, "baseline", output_dir=tmp_path, args=ARGS)
     with pytest.raises(ExpoundError, match="holds something else"):
-        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"weight": [1, 2]}, **QUICK)
+        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"weight": [1, 2]}, args=ARGS)
     for search in ({}, {"weight": []}):
         with pytest.raises(ExpoundError, match="expected a parameter and its values"):
-            expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search=search, **QUICK)
+            expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search=search, args=ARGS)
     with pytest.raises(ExpoundError, match="values of explainer to search, got"):
-        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"explainer": [object()]}, **QUICK)
+        expound.train("tiny", DATA, "er_joint", output_dir=tmp_path, search={"explainer": [object()]}, args=ARGS)

@@ -36,7 +36,7 @@ def test_a_model_is_trained_with_explanations_and_attributed_in_eight_lines(tmp_
         explainer=InputXGradient(),
         weight=10.0,
         output_dir=tmp_path / "run",
-        **QUICK,
+        args=QUICK,
     )
     attribution = expound.attribute(result.model, ["a gripping film"], "input_x_gradient")[0]
     assert len(attribution.scores) > 0
@@ -60,21 +60,23 @@ def test_data_is_a_spec_a_mapping_a_pair_or_a_dataset_with_dev(splits, form, tmp
         def train(self, model, train, dev, output_dir, options=None, **params):
             found.append((train["text"][:], dev["text"][:], options, params))
 
-    expound.train("tiny", data, Recorder(name="recorder", paper=""), dev=dev, output_dir=tmp_path, seed=0, max_steps=3)
-    (train_texts, dev_texts, _, params) = found[0]
+    expound.train(
+        "tiny", data, Recorder(name="recorder", paper=""), dev=dev, output_dir=tmp_path, args={"max_steps": 3}
+    )
+    (train_texts, dev_texts, options, params) = found[0]
     assert (train_texts, dev_texts) == (splits["train"]["text"][:], splits["dev"]["text"][:])
-    assert params == {"seed": 0, "arguments": {"max_steps": 3}}
+    assert (options.seed, options.arguments, params) == (0, {"max_steps": 3}, {})
 
 
 @pytest.mark.parametrize("form", ["rows", "frame", "dataset"])
 def test_rows_of_the_users_own_train_the_model_that_the_same_file_trains(form, tmp_path, caplog):
     rows = {"rows": REVIEWS, "frame": pd.DataFrame(REVIEWS), "dataset": Dataset.from_list(REVIEWS)}[form]
     columns = {"text_column": "review", "label_column": "stars", "rationale_column": "why"}
-    result = expound.train("tiny", rows, "er_joint", output_dir=tmp_path / "run", **columns, **QUICK)
+    result = expound.train("tiny", rows, "er_joint", output_dir=tmp_path / "run", columns=columns, args=QUICK)
     assert "of 60 rows, 48 are trained on, 11 choose the best checkpoint and 1 are left for a test" in caplog.text
     (tmp_path / "reviews.jsonl").write_text("\n".join(map(json.dumps, REVIEWS)))
     spec = f"jsonl:{tmp_path / 'reviews.jsonl'}"
-    same = expound.train("tiny", spec, "er_joint", output_dir=tmp_path / "file", **columns, **QUICK)
+    same = expound.train("tiny", spec, "er_joint", output_dir=tmp_path / "file", columns=columns, args=QUICK)
     assert same.metrics == result.metrics
     assert result.model.labels == ("bad", "good")
     assert result.metrics["rationale_alignment"] > 0
@@ -85,7 +87,7 @@ def test_splits_share_their_labels_and_pairs_have_columns(tmp_path):
     train = [{"a": f"premise {n}", "b": "what follows", "gold": ["no", "yes", "unsure"][n % 3]} for n in range(9)]
     dev = pd.DataFrame(train[:2])
     columns = {"text_column": "a", "text_pair_column": "b", "label_column": "gold"}
-    result = expound.train("tiny", (train, dev), "baseline", output_dir=tmp_path, **columns, **QUICK)
+    result = expound.train("tiny", (train, dev), "baseline", output_dir=tmp_path, columns=columns, args=QUICK)
     assert result.model.labels == ("no", "unsure", "yes")
 
 
@@ -106,8 +108,9 @@ def test_callbacks_arguments_and_metrics_of_the_user_are_used(splits, tmp_path):
         metric_for_best_model="ones", seed=7,
     )  # fmt: skip
     result = expound.train(
-        "tiny", splits, "baseline", args=args, callbacks=[counter], compute_metrics=share_of_class_one
-    )
+        "tiny", splits, "baseline", args=args,
+        options={"callbacks": [counter], "compute_metrics": share_of_class_one},
+    )  # fmt: skip
     assert counter.steps == result.steps == 16
     assert result.output_dir == tmp_path / "run"
     record = json.loads((result.output_dir / "expound_run.json").read_text())["config"]
@@ -117,10 +120,10 @@ def test_callbacks_arguments_and_metrics_of_the_user_are_used(splits, tmp_path):
 
 
 def test_a_model_with_its_tokenizer_is_trained_in_place(splits, tmp_path):
-    start = expound.train("tiny", splits, "baseline", output_dir=tmp_path / "first", **QUICK).model
+    start = expound.train("tiny", splits, "baseline", output_dir=tmp_path / "first", args=QUICK).model
     before = start.model.get_input_embeddings().weight.detach().clone()
     for number, model in enumerate([start, (start.model, start.processing_class)]):
-        result = expound.train(model, splits, expound.recipe("baseline"), output_dir=tmp_path / str(number), **QUICK)
+        result = expound.train(model, splits, expound.recipe("baseline"), output_dir=tmp_path / str(number), args=QUICK)
         assert result.model.model is start.model
     assert not before.equal(start.model.get_input_embeddings().weight)
 
@@ -129,13 +132,18 @@ def test_a_model_with_its_tokenizer_is_trained_in_place(splits, tmp_path):
     ("arguments", "message"),
     [
         ({"recipe": "er_join"}, "Did you mean 'er_joint'"),
-        ({"wieght": 1.0}, "unknown parameter of expound.train 'wieght'. Did you mean 'weight'"),
+        ({"wieght": 1.0}, "unknown parameter of er_joint 'wieght'. Did you mean 'weight'"),
         ({"data": {"dev": None}}, "expected the splits train and dev, got dev"),
         ({"data": [{"text": "a", "label": 0}]}, "1 rows are too few to set some aside.*: pass dev="),
         ({"data": ([], [])}, "the train data as a spec, a datasets.Dataset, a pandas DataFrame or a list of dicts"),
-        ({"data": REVIEWS, "text_column": "body"}, r"the data has no column 'body' \(text_column\); it has: review"),
+        (
+            {"data": REVIEWS, "columns": {"text_column": "body"}},
+            r"the data has no column 'body' \(text_column\); it has: review",
+        ),
         ({"data": [{"text": "a", "label": 1}, {"text": "b", "label": "x"}]}, "a column with values of several types"),
         ({"output_dir": None}, "pass output_dir="),
+        ({"num_train_epochs": 1}, r"no parameter of the recipe: pass args=\{'num_train_epochs': …\}"),
+        ({"options": {"max_lenght": 1}}, "Did you mean 'max_length'"),
         ({"model": ("a", "b", "c")}, r"expected \(model, tokenizer\), got a tuple of 3"),
     ],
 )

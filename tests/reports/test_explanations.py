@@ -34,7 +34,7 @@ def sample(index=0, **changes):
         "texts": ("a warmly film",),
         "params": {"steps": 50, "baseline": "mask"},
         "prediction": Target("negative", 0, 0.9),
-        "delta": -1e-7,
+        "convergence_delta": -1e-7,
         "tokens": TOKENS,
         "token_scores": np.array([[0, 0.1, 1 / 3, -2.5e-9, -0.7, 0]], dtype=np.float32),
         "special": (True, False, False, False, False, True),
@@ -63,7 +63,7 @@ VARIANTS = {
     "regression": {
         "targets": (Target("value", 2.75, float("nan")),),
         "prediction": Target("value", np.float32(0.1), 0.1),
-        "delta": None,
+        "convergence_delta": None,
     },
     "span": {"targets": (Target("film", (3, 5), 0.5),), "prediction": Target("a", (2, 2), 0.5)},
     "tag": {"targets": (TARGET._replace(place=(0, 2, 8)),)},
@@ -106,7 +106,7 @@ def test_every_field_takes_part_in_equality():
     changes = {
         "targets": (TARGET._replace(value=0),), "units": WORDS[:2] + WORDS[:1], "scores": np.ones((1, 3)),
         "unit": "token", "method": "x", "texts": ("other",), "params": {}, "prediction": None, "signed": False,
-        "truncated": True, "index": 4, "delta": None, "rest": [1.0], "bias": 1.0,
+        "truncated": True, "index": 4, "convergence_delta": None, "rest": [1.0], "bias": 1.0,
         "bounds": np.ones((1, 3)), "interactions": ((0, 1, 0.5),),
         "tokens": TOKENS[::-1], "token_scores": np.ones((1, 6)), "special": (False,) * 6,
         "layers": np.ones((1, 6)), "exchange": RESPONSE, "response_scores": np.ones((1, 2)), "image_shape": (1, 3),
@@ -122,7 +122,7 @@ def test_every_field_takes_part_in_equality():
 def test_the_files_are_plain(tmp_path):
     Explanations([sample()], {"seed": 3}).save(tmp_path)
     row = pq.read_table(tmp_path / "explanations.parquet").to_pylist()[0]
-    assert row["units"][1] == {"text": "warmly", "side": 0, "start": 2, "end": 8}
+    assert row["units"][1] == {"text": "warmly", "segment": 0, "start": 2, "end": 8}
     assert json.loads(row["params"]) == {"steps": 50, "baseline": "mask"}
     assert json.loads(row["targets"][0]["value"]) == 1
     config = json.loads((tmp_path / "config.json").read_text())

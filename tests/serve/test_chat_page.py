@@ -70,7 +70,7 @@ def test_removing_all_words_of_a_document_removes_the_document(room):
     by_source = replace(ASKED, sources=SPACED)
     by_word = replace(by_source, unit="word", method=("random",))
     item = explain(room, by_word).attribution
-    words = [number for number, unit in enumerate(item.units) if item.exchange.names[unit.side] == "letter"]
+    words = [number for number, unit in enumerate(item.units) if item.exchange.names[unit.segment] == "letter"]
     assert score_without(room, by_word, words) == pytest.approx(score_without(room, by_source, [0]), abs=1e-9)
     assert score_without(room, by_word, words[1:]) != pytest.approx(score_without(room, by_source, [0]), abs=1e-3)
 

@@ -22,7 +22,7 @@ class TestNativeFamilies(FamilyContract):
 @pytest.mark.parametrize(
     ("changes", "test"),
     [
-        ({"layers": "encoder.nothing"}, "test_every_path_of_the_record_exists"),
+        ({"final_norm": "nothing"}, "test_every_path_of_the_record_exists"),
         ({"norm_first": True}, "test_the_parts_of_a_layer_compute_what_the_layer_computes"),
         ({"head": replace(FAMILIES["bert"].head, activation="gelu")}, "test_the_parts_of_a_head_compute_the_logits"),
     ],

@@ -16,7 +16,7 @@ from expound import ExpoundError
 from expound.objectives import Constraint, CrossEntropy, RationaleAlignment
 from expound.objectives.constraint import Multiplier, linear_schedule
 from expound.recipes import RECIPES
-from expound.training import ConstrainedTrainer, ObjectiveTrainer, fine_tune
+from expound.training import ObjectiveTrainer, fine_tune
 from expound.training.loop.constrained import is_patience_exhausted
 from expound.training.loop.term_trainer import LEARNED_FILE
 from runs import ARGUMENTS, bert, difference, load_generated, sentences, trainer, weights
@@ -24,7 +24,7 @@ from test_resume import make_interrupted_trainer
 
 
 def make_constraint(bound=0.01, explainer="attention_rollout", **options):
-    return Constraint(RationaleAlignment(expound.explainer(explainer)), bound, **options)
+    return Constraint(RationaleAlignment(expound.explainer(explainer), scale="position"), bound, **options)
 
 
 def test_the_multiplier_is_what_torchs_rmsprop_makes_of_it_with_a_linear_schedule():
@@ -102,7 +102,7 @@ def test_the_first_feasible_epoch_starts_the_count_anew_with_half_the_patience(e
     assert is_patience_exhausted(evaluations, patience) == expected
 
 
-def run(folder, objective, trainer=ConstrainedTrainer, **arguments):
+def run(folder, objective, trainer=ObjectiveTrainer, **arguments):
     chosen = {
         "num_train_epochs": 4, "learning_rate": 2e-3, "metric_for_best_model": "feasible_cross_entropy",
         "greater_is_better": False, "save_total_limit": None, "eval_strategy": "epoch", "save_strategy": "epoch",
@@ -166,14 +166,14 @@ def test_stopped_and_resumed_is_unbroken_with_the_same_multiplier(tmp_path):
     settings = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3, "save_steps": 3}
     settings |= {"num_train_epochs": 2}
     run(tmp_path / "whole", make_constraint(bound=0.02, learning_rate=1.0), **settings)
-    stopping = make_interrupted_trainer(signal.SIGTERM, 5, ConstrainedTrainer)
+    stopping = make_interrupted_trainer(signal.SIGTERM, 5, ObjectiveTrainer)
     stopped = run(tmp_path / "run", make_constraint(bound=0.02, learning_rate=1.0), stopping, **settings)
     assert (stopped.steps, stopped.finished) == (5, False)
     resumed = run(tmp_path / "run", make_constraint(bound=0.02, learning_rate=1.0), **settings)
     assert resumed.finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
     kept = [load_learned_weights(tmp_path / name) for name in ("whole", "run")]
-    assert kept[0].keys() == {"rationale_alignment.value", "rationale_alignment.square"}
+    assert kept[0].keys() == {f"rationale_alignment.{name}" for name in ("value", "square", "first")}
     assert difference(*kept) == 0.0
     assert float(kept[0]["rationale_alignment.value"]) != 1.0
 

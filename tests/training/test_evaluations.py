@@ -37,7 +37,7 @@ def test_the_best_checkpoint_is_not_evaluated_a_second_time(tmp_path, monkeypatc
     # the highest loss: an earlier epoch than the last is kept
     arguments = ARGUMENTS | {"num_train_epochs": 3, "learning_rate": 1e-3, "greater_is_better": True}
     data = {"train": load_generated(size=48), "dev": load_generated(split="dev", size=48)}
-    result = expound.train("tiny", data, "er_joint", output_dir=tmp_path, **arguments)
+    result = expound.train("tiny", data, "er_joint", output_dir=tmp_path, args=arguments)
     # one before training, one per epoch
     assert len(count) == 4
     evaluated = [entry["eval_loss"] for entry in result.history if entry.get("step", 0) and "eval_loss" in entry]
@@ -64,7 +64,8 @@ def test_terms_that_did_not_move_the_model_are_named_with_what_to_try():
 def test_gradient_norms_of_some_steps_are_logged_in_any_run_with_several_terms(tmp_path):
     data = {"train": load_generated(size=160), "dev": load_generated(split="dev", size=16)}
     arguments = ARGUMENTS | {"num_train_epochs": 2, "per_device_train_batch_size": 4, "eval_on_start": False}
-    result = expound.train("tiny", data, "er_joint", output_dir=tmp_path, logging_strategy="steps", **arguments)
+    arguments |= {"logging_strategy": "steps"}
+    result = expound.train("tiny", data, "er_joint", output_dir=tmp_path, args=arguments)
     logged = [entry for entry in result.history if "rationale_alignment_gradient_norm" in entry]
     assert 8 <= len(logged) <= 10
     assert all(entry["cross_entropy_gradient_norm"] > 0 for entry in logged)

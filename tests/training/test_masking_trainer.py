@@ -317,7 +317,7 @@ def test_bad_input(tmp_path):
         train_masking(bert(), texts(4), texts(4), tmp_path)
     with pytest.raises(ExpoundError, match="fine-tuned already"):
         RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
-    with pytest.raises(ExpoundError, match="head_lr_multiplier, head_dropout do not apply"):
+    with pytest.raises(ExpoundError, match="head_lr_multiplier, head_dropout and the options of LoRA do not apply"):
         RECIPES["aml"]().train(bert(), texts(4), texts(4, start=8), tmp_path, head_dropout=0.5)
     with pytest.raises(ExpoundError, match="unknown metric"):
         RECIPES["aml"]("aopc")

@@ -106,7 +106,7 @@ def train_with_objective_trainer(model, objective, batches, collated, folder):
 LOOPS = [train_in_plain_loop, train_with_accelerate, train_with_added_objectives]
 
 
-@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy"}))
+@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy", "constraint"}))
 def test_every_loop_reaches_the_same_weights(name, start, tmp_path):
     weights, batches, collated = start
     trained = {}
@@ -185,7 +185,7 @@ def gradients(model, objective, inputs):
     return {name: weight.grad for name, weight in model.model.named_parameters() if weight.grad is not None}
 
 
-@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy"}))
+@pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy", "constraint"}))
 def test_autocast_of_the_caller_holds(name):
     model, inputs = classifier_inputs()
     objective = expound.objective(name, **PARAMS.get(name, {}))

@@ -22,7 +22,7 @@ from expound_people.kinds import BEFORE, AnnotationTask
 from expound_people.projects import find_annotator
 from expound_people.protocol import step_pages
 from expound_people.protocol.known_answers import has_passed
-from expound_people.protocol.stages import MAIN, TRAINING
+from expound_people.protocol.stages import MAIN, TRAINING, finish_if_done
 from expound_people.services import ANNOTATOR_COOKIE, get_storage, set_annotator_cookie
 from expound_people.tables import Annotator, utc_now
 from expound_people.texts import MissingError, choose_language, make_translator, translate_error
@@ -117,7 +117,7 @@ def _save_submission(request: Request, place: int, form: authentication.Form) ->
             return problem
         # Loaded again: `progress` does not know the answer that was just saved.
         updated = answers.load_progress(session, progress.annotator)
-        step_pages.finish_if_done(session, updated)
+        finish_if_done(session, updated)
         following = updated.next_place(place) if updated.is_complete(place) else place
     if following is None:
         return RedirectResponse("/annotate", 303)
@@ -130,7 +130,7 @@ def _save_training_answer(request: Request, place: int, form: authentication.For
         problem = save_form(request, session, progress, place, form)
         updated = answers.load_progress(session, progress.annotator, TRAINING)
         if problem is None and updated.is_complete(place):
-            step_pages.finish_if_done(session, answers.load_progress(session, progress.annotator))
+            finish_if_done(session, progress)
             return RedirectResponse(f"/annotate/training/{place}/feedback", 303)
     return problem or RedirectResponse(f"/annotate/training/{place}", 303)
 

@@ -62,7 +62,7 @@ def hide_method(item: Explanation, letter: str, show: str = POSITIVE) -> Explana
     whole = item if item.exchange is None else item.aggregate(target="response")
     # Only some methods say which number their scores sum to.
     targets = tuple(target._replace(output=None) for target in whole.targets)
-    hidden = replace(whole, method=letter, params={}, targets=targets, delta=None, layers=None, signed=True)
+    hidden = replace(whole, method=letter, params={}, targets=targets, convergence_delta=None, layers=None, signed=True)
     hidden = replace(hidden, interactions=(), bounds=None)
     token_scores = whole.token_scores
     if token_scores is not None:

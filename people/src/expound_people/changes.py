@@ -84,7 +84,7 @@ def _draw_version(items: Sequence[StudyItem], number: int, rule: ChangePart, see
     words = split_units(texts)
     chosen: list[Word] = []
     for place in generator.permutation(len(words)).tolist():
-        remaining = [word for word in words if word.side == words[place].side and word not in chosen]
+        remaining = [word for word in words if word.segment == words[place].segment and word not in chosen]
         # The last word of a text is never removed: models cannot be asked about an empty text.
         if len(chosen) < rule.words and (len(remaining) > 1 or rule.how == "replace"):
             chosen.append(words[place])
@@ -100,10 +100,10 @@ def _draw_version(items: Sequence[StudyItem], number: int, rule: ChangePart, see
             raise ExpoundError("words are replaced by those of other examples: give 2 examples or more")
         replacements = [str(generator.choice(others)) for _ in chosen]
     pairs = zip(chosen, replacements, strict=True)
-    edits = dict(sorted(pairs, key=lambda pair: (pair[0].side, pair[0].start)))
+    edits = dict(sorted(pairs, key=lambda pair: (pair[0].segment, pair[0].start)))
     changed = []
-    for side, text in enumerate(texts):
-        changed.append(_apply_edits(text, {word: new for word, new in edits.items() if word.side == side}))
+    for segment, text in enumerate(texts):
+        changed.append(_apply_edits(text, {word: new for word, new in edits.items() if word.segment == segment}))
     return ChangedTexts(tuple(changed), tuple((word.text, new) for word, new in edits.items()))
 
 

@@ -6,12 +6,10 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO, StringIO
-from itertools import product
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset
 from sqlalchemy.orm import Session
 
 from expound.data.readers.argilla import write_records
@@ -118,15 +116,6 @@ def to_parquet(session: Session, project: Project) -> bytes:
     return _format_parquet(make_table(session, project))
 
 
-def to_dataset(session: Session, project: Project) -> Dataset:
-    """Return the texts with the rationales that half of their annotators agree on, in the canonical columns."""
-    features, rows = make_marked_table(load_marked_examples(session, project))
-    columns: dict[str, list[Any]] = {name: [] for name in features}
-    for row, name in product(rows, features):
-        columns[name].append(row[name])
-    return Dataset.from_dict(columns, features=features)
-
-
 def to_corpus(session: Session, project: Project) -> bytes:
     """Return the corpus as Parquet, for the reader `parquet:FILE`; labels are names."""
     rows, spans = _make_corpus_rows(session, project), pa.list_(pa.list_(pa.int32()))
@@ -138,14 +127,15 @@ def to_corpus(session: Session, project: Project) -> bytes:
 
 
 def _make_corpus_rows(session: Session, project: Project) -> list[dict[str, Any]]:
-    """Return the rows of the corpus with names as labels."""
-    dataset = to_dataset(session, project)
-    names = getattr(dataset.features.get("label"), "names", None)
-    rows = [dict(row) for row in dataset]
-    if names:
-        for row in rows:
+    """Return the texts with the rationales that half of their annotators agree on; labels are names."""
+    features, rows = make_marked_table(load_marked_examples(session, project))
+    names = getattr(features.get("label"), "names", None)
+    corpus = []
+    for row in rows:
+        if names:
             row["label"] = names[row["label"]]
-    return rows
+        corpus.append({name: row[name] for name in features})
+    return corpus
 
 
 def to_jsonl(session: Session, project: Project) -> bytes:

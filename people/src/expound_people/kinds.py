@@ -92,17 +92,17 @@ class HighlightStudy(StudyKind):
     title = "Mark evidence"
 
     def parse_form(self, form: Mapping[str, Sequence[str]], task: AnnotationTask, phase: str) -> dict[str, Any]:
-        """Return the `marks`, (side, start, end) in characters; neighboring units are merged."""
+        """Return the `marks`, (segment, start, end) in characters; neighboring units are merged."""
         units = task.units
         chosen = set(form.get("unit", ()))
         if not chosen <= {str(number) for number in range(len(units))}:
             raise MissingError("not_of_text")
         marks = []
-        for side in range(len(task.texts)):
-            on_side = [(number, unit) for number, unit in enumerate(units) if unit.side == side]
-            spans = [(unit.start, unit.end) for _, unit in on_side]
-            is_chosen = [str(number) in chosen for number, _ in on_side]
-            marks += [[side, start, end] for start, end in merge_marked_words(spans, is_chosen)]
+        for segment in range(len(task.texts)):
+            on_segment = [(number, unit) for number, unit in enumerate(units) if unit.segment == segment]
+            spans = [(unit.start, unit.end) for _, unit in on_segment]
+            is_chosen = [str(number) in chosen for number, _ in on_segment]
+            marks += [[segment, start, end] for start, end in merge_marked_words(spans, is_chosen)]
         return {"marks": marks}
 
 

@@ -105,7 +105,7 @@ def _read_examples(ask: Ask, name: str, where: str) -> list[MarkedExample]:
         contents[item] = json.loads(text)
         if person is not None:
             spans = json.loads(answer)["marks"]
-            marks.setdefault(item, {})[person] = tuple((side, start, end) for side, start, end in spans)
+            marks.setdefault(item, {})[person] = tuple((segment, start, end) for segment, start, end in spans)
     examples = []
     for number, (item, content) in enumerate(contents.items(), 1):
         place = f"{where}, example {number}"

@@ -121,7 +121,7 @@ def load_marked_examples(session: Session, project: Project, excluded: Collectio
     marks: dict[int, dict[str, tuple[tuple[int, int, int], ...]]] = {}
     if project.kind == "highlight":
         for answer in load_answers(session, project, excluded):
-            spans = tuple((side, start, end) for side, start, end in answer.content["marks"])
+            spans = tuple((segment, start, end) for segment, start, end in answer.content["marks"])
             marks.setdefault(answer.item_id, {})[answer.annotator.name] = spans
     examples = []
     for item in project.items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -69,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ExpoundError, OSError) as error:
         # Messages of our own are short, except for white space in the input that they name.
         message = " ".join(str(error).split()) if isinstance(error, ExpoundError) else shorten(error)
+        # Advice such as "overwrite=True (--overwrite)" is for Python and for the command line.
+        message = re.sub(r"\b[a-z_]+=[^\s,()]+ \((--[^()]*)\)", r"\1", message)
         say(f"expound: {message}")
         return 2
     # Python turns a signal that arrives while it parses a source file into a SystemError.

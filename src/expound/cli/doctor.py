@@ -56,7 +56,7 @@ def _show_model(model: str, task: str | None) -> None:
     import expound
     from expound.reports.table import Table
 
-    report = expound.check(expound.load(model, task=task))
+    report = expound.check_model(expound.load(model, task=task))
     rows = [(each.method, each.state, each.reason) for each in report.methods]
     console().print(Table(("method", report.model_type, ""), rows, texts=3))
 

@@ -46,10 +46,10 @@ _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word: the characters [start, end) of the raw text number `side`."""
+    """A word: the characters [start, end) of the raw text number `segment`."""
 
     text: str
-    side: int
+    segment: int
     start: int
     end: int
 
@@ -67,8 +67,8 @@ class Alignment:
     Attributes:
         texts: the raw texts, one or two.
         tokens: [L] the tokens as the tokenizer writes them.
-        spans: [L] (side, start, end) of each token in raw characters, without white space at its ends; a token of white
-            space has an empty span, a special token None.
+        spans: [L] (segment, start, end) of each token in raw characters, without white space at its ends; a token
+            of white space has an empty span, a special token None.
         words: [W] the words of the first text, then of the second, except those that were truncated. A word that the
             tokenizer drops is kept and has no tokens.
         word_of: [L] index into `words`, or -1 for a token that covers no character of a word.
@@ -83,7 +83,7 @@ class Alignment:
     truncated: bool
 
 
-def split_words(text: str, side: int = 0) -> tuple[Word, ...]:
+def split_words(text: str, segment: int = 0) -> tuple[Word, ...]:
     """Split a text at white space into words.
 
     In scripts without spaces (ideographs, kana, Thai, Lao, Khmer, Myanmar) each character, with the combining marks
@@ -92,7 +92,7 @@ def split_words(text: str, side: int = 0) -> tuple[Word, ...]:
     words = []
     for run in _RUN.finditer(text):
         for start, end in _split_run(text, *run.span()):
-            words.append(Word(text[start:end], side, start, end))
+            words.append(Word(text[start:end], segment, start, end))
     return tuple(words)
 
 
@@ -112,14 +112,14 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
     """
     texts = tuple(texts)
     spans = tuple(_token_spans(texts, encoding))
-    truncated_sides = _truncated_sides(texts, spans, encoding)
-    if truncated and not truncated_sides:
-        truncated_sides = set(range(len(texts)))
+    truncated_segments = _truncated_segments(texts, spans, encoding)
+    if truncated and not truncated_segments:
+        truncated_segments = set(range(len(texts)))
     words: list[Word] = []
-    for side, text in enumerate(texts):
-        text_words = split_words(text, side)
-        if side in truncated_sides:
-            text_words = _drop_truncated_words(text_words, side, spans)
+    for segment, text in enumerate(texts):
+        text_words = split_words(text, segment)
+        if segment in truncated_segments:
+            text_words = _drop_truncated_words(text_words, segment, spans)
         words += text_words
     owners = _map_characters_to_words(texts, words)
     word_of = []
@@ -127,23 +127,23 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
         if span is None:
             word_of.append(NO_WORD)
         else:
-            side, start, end = span
-            word_of.append(_choose_word(owners[side][start:end]))
+            segment, start, end = span
+            word_of.append(_choose_word(owners[segment][start:end]))
             if start < end and word_of[-1] == NO_WORD:
-                raise ExpoundError(f"the token {texts[side][start:end]!r:.40} belongs to no word of its text")
-    return Alignment(texts, tuple(encoding.tokens), spans, tuple(words), tuple(word_of), bool(truncated_sides))
+                raise ExpoundError(f"the token {texts[segment][start:end]!r:.40} belongs to no word of its text")
+    return Alignment(texts, tuple(encoding.tokens), spans, tuple(words), tuple(word_of), bool(truncated_segments))
 
 
-def token_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 0) -> list[bool]:
-    """Return [L] whether each token overlaps a character span [start, end) of the text number `side`."""
-    marked = _character_mask(alignment.texts[side], spans)
-    return [span is not None and span[0] == side and any(marked[span[1] : span[2]]) for span in alignment.spans]
+def token_mask(alignment: Alignment, spans: Iterable[Sequence[int]], segment: int = 0) -> list[bool]:
+    """Return [L] whether each token overlaps a character span [start, end) of the text number `segment`."""
+    marked = _character_mask(alignment.texts[segment], spans)
+    return [span is not None and span[0] == segment and any(marked[span[1] : span[2]]) for span in alignment.spans]
 
 
-def word_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 0) -> list[bool]:
-    """Return [W] whether each word overlaps a character span [start, end) of the text number `side`."""
-    marked = _character_mask(alignment.texts[side], spans)
-    return [word.side == side and any(marked[word.start : word.end]) for word in alignment.words]
+def word_mask(alignment: Alignment, spans: Iterable[Sequence[int]], segment: int = 0) -> list[bool]:
+    """Return [W] whether each word overlaps a character span [start, end) of the text number `segment`."""
+    marked = _character_mask(alignment.texts[segment], spans)
+    return [word.segment == segment and any(marked[word.start : word.end]) for word in alignment.words]
 
 
 def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, pooling: Pooling = "sum") -> NDArray[np.float64]:
@@ -186,21 +186,21 @@ def _split_run(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 def _token_spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSpan | None]:
     rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
-    for (start, end), side, special in rows:
+    for (start, end), segment, special in rows:
         if special:
             yield None
-        elif side is None:
+        elif segment is None:
             raise ExpoundError(
                 f"the tokenizer does not say which text its characters {start} to {end} belong to: its scores would be "
                 "lost; install another version of tokenizers"
             )
-        elif side >= len(texts) or end > len(texts[side]):
+        elif segment >= len(texts) or end > len(texts[segment]):
             raise ExpoundError(
                 f"the encoding does not belong to these texts: a token has characters {start} to {end} of text "
-                f"{side + 1}, expected texts of {list(map(len, texts))} characters"
+                f"{segment + 1}, expected texts of {list(map(len, texts))} characters"
             )
         else:
-            yield (side, *trim_span(texts[side], start, end))
+            yield (segment, *trim_span(texts[segment], start, end))
 
 
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
@@ -210,22 +210,24 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
     return start + lead, max(start + len(piece.rstrip()), start + lead)
 
 
-def _truncated_sides(texts: tuple[str, ...], kept: tuple[TokenSpan | None, ...], encoding: Encoding) -> set[int]:
-    """Return the sides whose truncated tokens the encoding has in `overflowing`."""
-    sides, known = set(), set(kept)
+def _truncated_segments(texts: tuple[str, ...], kept: tuple[TokenSpan | None, ...], encoding: Encoding) -> set[int]:
+    """Return the segments whose truncated tokens the encoding has in `overflowing`."""
+    segments, known = set(), set(kept)
     for part in encoding.overflowing:
         for span in _token_spans(texts, part):
             # with a stride, overflowing parts repeat tokens that were kept
             if span is not None and span[1] < span[2] and span not in known:
-                sides.add(span[0])
-    return sides
+                segments.add(span[0])
+    return segments
 
 
-def _drop_truncated_words(words: tuple[Word, ...], side: int, spans: tuple[TokenSpan | None, ...]) -> tuple[Word, ...]:
+def _drop_truncated_words(
+    words: tuple[Word, ...], segment: int, spans: tuple[TokenSpan | None, ...]
+) -> tuple[Word, ...]:
     """Return the words of a truncated text that overlap the characters from its first to its last token."""
     starts, ends = [], []
     for span in spans:
-        if span is not None and span[0] == side and span[1] < span[2]:
+        if span is not None and span[0] == segment and span[1] < span[2]:
             starts.append(span[1])
             ends.append(span[2])
     first, last = min(starts, default=0), max(ends, default=0)
@@ -236,7 +238,7 @@ def _map_characters_to_words(texts: tuple[str, ...], words: Sequence[Word]) -> l
     """Return for each character of each text the index of its word, or -1."""
     owners = [[NO_WORD] * len(text) for text in texts]
     for index, word in enumerate(words):
-        owners[word.side][word.start : word.end] = [index] * (word.end - word.start)
+        owners[word.segment][word.start : word.end] = [index] * (word.end - word.start)
     return owners
 
 
@@ -277,13 +279,13 @@ def find_sentence_ends(text: str) -> list[int]:
     return [*ends, len(text)]
 
 
-def split_sentences(text: str, side: int = 0) -> tuple[Word, ...]:
+def split_sentences(text: str, segment: int = 0) -> tuple[Word, ...]:
     """Return the sentences of a text, without the white space around them, as units that people can mark."""
     sentences = []
     for first, last in pairwise([0, *find_sentence_ends(text)]):
         start, end = trim_span(text, first, last)
         if start < end:
-            sentences.append(Word(text[start:end], side, start, end))
+            sentences.append(Word(text[start:end], segment, start, end))
     return tuple(sentences)
 
 
@@ -309,9 +311,9 @@ def find_part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]
         if span is None:
             parts.append(-1)
             continue
-        side, start, _ = span
+        segment, start, _ = span
         # an empty token at the end of the text belongs to the last part
-        parts.append(first[side] + min(bisect_right(ends[side], start), len(ends[side]) - 1))
+        parts.append(first[segment] + min(bisect_right(ends[segment], start), len(ends[segment]) - 1))
     return parts
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from expound.data.local import looks_local
 from expound.errors import ExpoundError, shorten
@@ -12,6 +14,9 @@ from expound.errors import ExpoundError, shorten
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
 
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+SECONDS = 5
 CARD = "README.md"
 LEFT_OUT = ("checkpoint-*", ".*", "training_args.bin", CARD)
 
@@ -32,6 +37,52 @@ def find_folder(name: str | Path) -> Path:
         return Path(snapshot_download(name))
     except (OSError, ValueError) as error:
         raise ExpoundError(f"found no folder {name}, and the repository cannot be read: {shorten(error)}") from error
+
+
+def cache_if_unreachable(load: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Make a function that loads the model of its first argument use the cache alone if the hub cannot be reached.
+
+    Hugging Face's libraries make six attempts for each file, which takes minutes.
+
+    Raises:
+        ExpoundError: by the function, for a name that is neither a folder nor in the cache.
+    """
+
+    @wraps(load)
+    def load_once(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        name = args[0] if args else next(iter(kwargs.values()), None)
+        is_name = isinstance(name, str) and "://" not in name and not looks_local(name)
+        if not is_name or Path(str(name)).exists() or _is_reachable():
+            return load(*args, **kwargs)
+        from huggingface_hub import constants
+
+        before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+        try:
+            return load(*args, **kwargs)
+        except ExpoundError as error:
+            if "connect" not in str(error):
+                raise
+            raise ExpoundError(
+                f"there is no folder {name}; the hub ({constants.ENDPOINT}) cannot be reached, and its cache has none"
+            ) from error
+        finally:
+            constants.HF_HUB_OFFLINE = before
+
+    return load_once
+
+
+def _is_reachable() -> bool:
+    """Return whether the hub answers within seconds; True also in offline mode, in which nothing is attempted."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return True
+    try:
+        get_session().head(constants.ENDPOINT, timeout=SECONDS)
+    # Each HTTP library that the hub's client has used so far has errors of its own.
+    except Exception:
+        return False
+    return True
 
 
 def make_operations(folder: Path, card: str) -> list[CommitOperationAdd]:

@@ -69,6 +69,9 @@ class RunFolder:
         if differences:
             names = dict.fromkeys(name.partition(".")[0] for name in differences)
             other = self.other.format(difference=next(iter(differences.values())), names=", ".join(names))
+            # The method's name says more than the first setting that differs.
+            if "recipe" in record:
+                other = other.replace("a run", f"a run of {record['recipe']}", 1)
             raise OtherRunError(f"{self.folder} holds {other}: {self.advice}")
         return record
 

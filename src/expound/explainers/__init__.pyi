@@ -17,7 +17,7 @@ from .base import SinglePass as SinglePass
 from .base import TokenScores as TokenScores
 from .check_model import MethodReport as MethodReport
 from .check_model import ModelReport as ModelReport
-from .check_model import check as check
+from .check_model import check_model as check_model
 from .control import Random as Random
 from .decomposition.alti import Alti as Alti
 from .decomposition.decompx import DecompX as DecompX

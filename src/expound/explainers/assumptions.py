@@ -31,6 +31,8 @@ INSTEAD = {
     "readout": OTHERS,
     "attention": f"load it with attn_implementation='eager' if it has that, or {OTHERS}",
     "decomposition": OTHERS,
+    "linear_rules": OTHERS,
+    "shared_rules": OTHERS,
     "second_derivatives": "explain it inside torch.no_grad(), without a graph to the weights",
 }
 """What works where an assumption is broken."""

@@ -218,7 +218,7 @@ def describe_batch(
     target, logits, scores = explained
     outputs = None
     # Methods that say what their scores miss of the output, or what of it belongs to no position, sum to the output.
-    if scores.delta is not None or scores.bias is not None:
+    if scores.convergence_delta is not None or scores.bias is not None:
         outputs = model.task.with_output(method.output).score(logits, target).tolist()
     targets = model.describe_targets(batch, target, logits, outputs)
     predictions = model.describe_predictions(batch, logits)
@@ -238,7 +238,7 @@ def describe_batch(
             alignment = batch.alignments[row]
             tokens = [Unit(token, *(span or ())) for token, span in zip(alignment.tokens, alignment.spans, strict=True)]
             fields |= {"unit": "word", "texts": alignment.texts, "truncated": alignment.truncated}
-            fields["units"] = [Unit(word.text, word.side, word.start, word.end) for word in alignment.words]
+            fields["units"] = [Unit(word.text, word.segment, word.start, word.end) for word in alignment.words]
             fields["scores"] = pool(values, alignment.word_of, len(alignment.words))[None]
             member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
         fields["rest"] = [values[~special].sum(dtype=np.float64) - fields["scores"].sum(dtype=np.float64)]
@@ -246,8 +246,8 @@ def describe_batch(
             fields["rest"][0] += float(scores.special[row])
         if scores.bias is not None:
             fields["bias"] = float(scores.bias[row])
-        if scores.delta is not None:
-            fields["delta"] = float(scores.delta[row])
+        if scores.convergence_delta is not None:
+            fields["convergence_delta"] = float(scores.convergence_delta[row])
         if scores.layers is not None:
             fields["layers"] = scores.layers[row].float().cpu()[:, real].numpy()
         if scores.pairs is not None:

@@ -35,7 +35,7 @@ class TokenScores:
 
     Attributes:
         scores: [B, L], zero outside content.
-        delta: [B], the convergence error of methods with a completeness property: what the scores miss to sum to.
+        convergence_delta: [B], what the scores miss to sum to the change of the output, for complete methods.
         layers: [B, N, L], scores layer by layer.
         bias: [B], the part of the target's score that belongs to no position, for methods that separate it.
         logits: the model's answer, if the method's own pass computed it.
@@ -44,7 +44,7 @@ class TokenScores:
     """
 
     scores: Tensor
-    delta: Tensor | None = None
+    convergence_delta: Tensor | None = None
     layers: Tensor | None = None
     bias: Tensor | None = None
     logits: Tensor | None = None
@@ -193,7 +193,7 @@ class Explainer(ABC):
         windows, inner = model.make_windows(batch), model.window_model
         if windows is None:
             explanation = self.explain(inner, batch, target, special_tokens=special_tokens)
-            return replace(explanation, logits=logits, delta=None, pairs=None)
+            return replace(explanation, logits=logits, convergence_delta=None, pairs=None)
         explanations, numbers = [], torch.arange(len(windows.owner))
         for part in pack([windows.batch.length] * len(numbers), get_token_budget(batch.device)):
             targets, own = target[windows.owner[part]], windows.batch.select(numbers[part])

@@ -52,7 +52,7 @@ class ModelReport:
         return "\n".join(f"{each.method:{width}}  {each.state:11}  {each.reason}".rstrip() for each in self.methods)
 
 
-def check(model: ModelSource, example: Any = None) -> ModelReport:
+def check_model(model: ModelSource, example: Any = None) -> ModelReport:
     """Check a model against what methods assume about it, and return which methods are exact, approximate or refused.
 
     The same checks run by themselves when a method is first used; `load(check=False)` leaves them out.

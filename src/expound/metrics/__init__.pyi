@@ -42,6 +42,6 @@ from .registry import list_metrics as list_metrics
 from .registry import metric as metric
 from .registry import preset as preset
 from .robustness import model_consistency as model_consistency
+from .segments import SegmentAuc as SegmentAuc
 from .sensitivity import input_consistency as input_consistency
 from .sensitivity import max_sensitivity as max_sensitivity
-from .sides import SideAuc as SideAuc

@@ -222,7 +222,7 @@ def _make_attempts(
         passages = []
         for side, text in enumerate(sides.values()):
             # an alignment has no words of the end of a text that is too long for the model
-            words = [word for word in alignment.words if word.side == side]
+            words = [word for word in alignment.words if word.segment == side]
             swaps = find_swaps(text, kinds=kinds, choices=choices, seed=seed)
             passages.append([swap for swap in swaps if any(_overlap(word, swap) for word in words)])
         attempts.append(_Attempt(list(sides.values()), row["label"], passages))

@@ -79,10 +79,10 @@ class Metric(ABC):
         values = self.compute(model, batch.select(rows), inputs.attribution[rows], inputs.target[rows])
         return {name: undefined.to(value.dtype).index_copy(0, rows, value) for name, value in values.items()}
 
-    def evaluate_budgets(
+    def evaluate_fractions(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
     ) -> dict[float, Tensor]:
-        """Return the value [B] at each budget, or {} for a metric without budgets; arguments as in `evaluate`."""
+        """Return the value [B] at each fraction, or {} for a metric without fractions; arguments as in `evaluate`."""
         return {}
 
     def supports(self, model: ExplainedModel) -> bool:

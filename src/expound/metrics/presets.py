@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 _AML = {"rounding": "floor"}
-# The reference code divides by one more than the number of budgets; published figures include this.
+# The reference code divides by one more than the number of fractions; published figures include this.
 _AML_AOPC = _AML | {"divisor": "fractions_plus_one"}
 FLOORED: dict[str, dict[str, Any]] = {
     "comprehensiveness_minus_sufficiency": _AML,

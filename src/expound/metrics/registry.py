@@ -41,7 +41,7 @@ METRICS: Registry[type[Metric]] = Registry(
         "lds": "faithfulness.ablation:Lds",
         "topk_drop": "faithfulness.ablation:TopkDrop",
         "rationale_auc": "plausibility:RationaleAuc",
-        "side_auc": "sides:SideAuc",
+        "segment_auc": "segments:SegmentAuc",
         "average_precision": "plausibility:AveragePrecision",
         "auprc": "plausibility:Auprc",
         "needle_rank": "plausibility:NeedleRank",

@@ -150,8 +150,8 @@ def _read_prediction(item: Explanation) -> object:
 def _scores_outside(item: Explanation, start: int, end: int) -> NDArray[np.float64]:
     """Return scores of the words that do not overlap the characters `start` to `end` of the first text."""
     scored = list(zip(item.scores[0], item.units, strict=True))
-    first = [score for score, unit in scored if unit.side == 0]
-    second = [score for score, unit in scored if unit.side]
+    first = [score for score, unit in scored if unit.segment == 0]
+    second = [score for score, unit in scored if unit.segment]
     outside = []
     for score, word in zip(first, split_words(item.texts[0]), strict=False):
         if word.end <= start or end <= word.start:

@@ -134,6 +134,15 @@ class BiEncoder(ExplainedModel):
             sides[row, len(first) :] = 1
         return replace(batch, inputs=batch.inputs | {"token_type_ids": sides})
 
+    def compute_own_answer(self, batch: Batch) -> Tensor:
+        """Return the similarity [1, 1] of two texts that the encoder reads one by one."""
+        pair, vectors = cast(PairEncoder, self.model), []
+        for side in (0, 1):
+            ids = batch.inputs["input_ids"][batch.inputs["token_type_ids"] == side][None]
+            states = pair.encoder(ids)[0]
+            vectors.append(states.mean(1) if pair.pooling == "mean" else states[:, 0])
+        return torch.nn.functional.cosine_similarity(*vectors)[:, None]
+
     def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
         """Return weights [B, L], half for each text: at its first position, or equally at all."""
         sides = torch.stack([batch.attended & (batch.inputs["token_type_ids"] == side) for side in (0, 1)], 1)

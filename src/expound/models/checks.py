@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from expound.errors import ExpoundError, ModelFailedError
 from expound.models.batch import PER_POSITION, Batch, find_last_tokens
 from expound.models.layers.architecture import get_base_model, unwrap_adapter
+from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules
+from expound.models.layers.prove_rules import prove_rules
 from expound.models.outputs import Capture, require_finite_logits
 from expound.models.state import freeze_weights
 
@@ -59,6 +61,15 @@ class Probe:
             raise ExpoundError("it draws random numbers in every pass, so that equal texts get different answers")
         return logits
 
+    @cached_property
+    def size(self) -> float:
+        """The largest logit of the example, and of the same positions without content."""
+        try:
+            blank = self.model(self.alone, torch.zeros_like(self.model.embed(self.alone))).logits
+        except (ExpoundError, *MODEL_ERRORS):
+            return _find_largest(self.answer)
+        return max(_find_largest(self.answer), _find_largest(blank))
+
 
 def find_failure(model: Any, assumption: str, probe: Probe) -> str:
     """Return why an assumption does not hold for the model; empty if it holds, or if the model is not checked.
@@ -67,7 +78,8 @@ def find_failure(model: Any, assumption: str, probe: Probe) -> str:
         model: an explained model.
         assumption: `answers`: equal texts get equal answers, and the probability of a response token depends only on
             what precedes it; `gradients`: the answer has a gradient at the input embeddings; `readout`: the head reads
-            one position, or the mean of several; `attention`: each layer has one attention map; `padding`: padding does
+            one position, or the mean of several; `linear_rules` and `shared_rules`: every function of the model follows
+            a rule, see `prove_rules`; `attention`: each layer has one attention map; `padding`: padding does
             not change answers; `second_derivatives`: attention is an explicit softmax.
         probe: the example that is used.
 
@@ -130,7 +142,7 @@ def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Ten
         probe = Probe(model, batch)
         try:
             found = run(probe.alone)
-            return are_close(found, probe.answer.expand_as(found), model)
+            return are_close(found, probe.answer.expand_as(found), probe)
         except torch.cuda.OutOfMemoryError:
             raise
         except (ExpoundError, *MODEL_ERRORS):
@@ -193,19 +205,31 @@ def get_tolerance(model: Any) -> float:
     return TOLERANCE[model.dtype.itemsize]
 
 
-def are_close(one: Tensor, other: Tensor, model: Any) -> bool:
-    """Return whether two answers of a model differ by no more than rounding."""
+def are_close(one: Tensor, other: Tensor, probe: Probe) -> bool:
+    """Return whether two answers of the probe's model differ by no more than rounding."""
     one, other = one.double(), other.double()
+    if one.shape != other.shape:
+        return False
+    tolerance = get_tolerance(probe.model)
+    # An answer near 0 has the rounding of the larger numbers that cancel in it.
+    return torch.allclose(one, other, rtol=0, atol=tolerance * _find_largest(other)) or torch.allclose(
+        one, other, rtol=0, atol=tolerance * probe.size
+    )
+
+
+def _find_largest(values: Tensor) -> float:
+    """Return the largest magnitude."""
     # Some heads answer −∞ for outputs that are masked.
-    scale = float(torch.where(other.isfinite(), other, 0).abs().max().clamp(min=1))
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=get_tolerance(model) * scale)
+    return float(torch.where(values.isfinite(), values, 0).abs().max())
 
 
 def check_answers(model: Any, probe: Probe) -> str:
-    """Check that generated text has the model's own log-probabilities, and that no token depends on later ones."""
-    answer = probe.answer
+    """Check that the answer is the Hugging Face model's own, and of a response, that no token depends on later ones."""
+    answer, name = probe.answer, type(unwrap_adapter(model.model)).__name__
     if not model.task.is_generated:
-        return ""
+        if are_close(answer, model.compute_own_answer(probe.alone), probe):
+            return ""
+        return f"its answers are not those that {name} gives to a text alone"
     alone = probe.alone
     ids, response = alone.inputs["input_ids"], alone.response
     assert response is not None
@@ -221,7 +245,7 @@ def check_answers(model: Any, probe: Probe) -> str:
     count = int(response.sum())
     own = model.generator(**arguments, use_cache=False, return_dict=True).logits[0, -count:].double()
     expected = own.log_softmax(-1).gather(1, said[0, -count:, None])[:, 0]
-    if are_close(answer[0, :, 0], expected, model):
+    if are_close(answer[0, :, 0], expected, probe):
         return ""
     name = type(unwrap_adapter(model.generator)).__name__
     return f"its log-probabilities of a response are not those that {name} gives before it has read what follows"
@@ -248,14 +272,13 @@ def find_readout(model: Any, batch: Batch) -> Readout | None:
 
 def _take_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
     """Return why gradients cannot be taken, or an empty string, and which positions the head reads."""
-    found: tuple[str, Readout | None] = remember(
-        model, "slopes", lambda: _measure_slopes(model, probe.alone, probe.answer)
-    )
+    found: tuple[str, Readout | None] = remember(model, "slopes", lambda: _measure_slopes(model, probe))
     return found
 
 
-def _measure_slopes(model: Any, alone: Batch, answer: Tensor) -> tuple[str, Readout | None]:
+def _measure_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
     states: list[Tensor] = []
+    alone, answer = probe.alone, probe.answer
 
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
         last = output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", None)
@@ -266,7 +289,7 @@ def _measure_slopes(model: Any, alone: Batch, answer: Tensor) -> tuple[str, Read
     with torch.enable_grad(), base.register_forward_hook(keep):
         embeddings = model.embed(alone).detach().requires_grad_()
         logits = model(alone, embeddings).logits
-        if not are_close(logits.detach(), answer, model):
+        if not are_close(logits.detach(), answer, probe):
             return "it reads more of a text than its input embeddings", None
         # A fixed direction, so that the gradients of logits do not cancel.
         direction = torch.linspace(1, 2, logits.shape[-1], dtype=logits.dtype, device=logits.device)
@@ -334,7 +357,7 @@ def check_attention(model: Any, probe: Probe) -> str:
     """Check that each layer has one attention map, whose rows are shares, and that they are the model's own."""
     alone = probe.alone
     outputs = model(alone, capture=Capture(attentions=True))
-    if not are_close(outputs.logits, probe.answer, model):
+    if not are_close(outputs.logits, probe.answer, probe):
         return "an explicit softmax gives other answers than its attention does"
     maps, layers = outputs.attentions, model.attention_shape[0]
     if len(maps) != layers:
@@ -352,7 +375,7 @@ def check_attention(model: Any, probe: Probe) -> str:
 def check_second_derivatives(model: Any, probe: Probe) -> str:
     """Check that attention computed without fused kernels, which second derivatives need, gives the same answer."""
     explicit = model.run_pass(probe.alone, None, Capture(differentiable_twice=True)).logits
-    if are_close(explicit, probe.answer, model):
+    if are_close(explicit, probe.answer, probe):
         return ""
     return "an explicit softmax gives other answers than its attention does"
 
@@ -372,9 +395,20 @@ def check_padding(model: Any, probe: Probe) -> str:
     padded = replace(padded, inputs=padded.inputs | {"input_ids": ids})
     logits = model.run_pass(padded, None, Capture()).logits
     logits = model.task.select_positions(logits, padded.attended[0])
-    if are_close(logits, probe.answer, model):
+    if are_close(logits, probe.answer, probe):
         return ""
     return "padding changes its answers"
+
+
+def check_linear_rules(model: Any, probe: Probe) -> str:
+    """Check that the rules of held factors explain the whole answer."""
+    return prove_rules(model, probe.alone, probe.answer, LINEAR_RULES, get_tolerance(model))
+
+
+def check_shared_rules(model: Any, probe: Probe) -> str:
+    """Check that rules which share products explain the whole answer, and attention's logits."""
+    rules = DerivativeRules(attention="shared", gate="both")
+    return prove_rules(model, probe.alone, probe.answer, rules, get_tolerance(model))
 
 
 CHECKS: dict[str, Callable[[Any, Probe], str]] = {
@@ -383,5 +417,7 @@ CHECKS: dict[str, Callable[[Any, Probe], str]] = {
     "readout": check_readout,
     "attention": check_attention,
     "padding": check_padding,
+    "linear_rules": check_linear_rules,
+    "shared_rules": check_shared_rules,
     "second_derivatives": check_second_derivatives,
 }

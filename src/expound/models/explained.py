@@ -15,7 +15,7 @@ from expound.models.batch import Batch
 from expound.models.checks import Probe, find_failure, is_changed_by_padding, make_readout_weights
 from expound.models.encoding import encode as encoding
 from expound.models.hugging_face import HuggingFaceModel
-from expound.models.outputs import Capture, Outputs, require_finite_logits
+from expound.models.outputs import Capture, Outputs, name_outputs, require_finite_logits
 from expound.models.passes.capture import PassEnded, record_attention
 from expound.models.passes.replace_inputs import mark_last_token, replace_embeddings
 from expound.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
@@ -123,7 +123,7 @@ class ExplainedModel(HuggingFaceModel):
             if capture.needs_own_attention:
                 record = scope.enter_context(record_attention(self.model, capture))
             try:
-                output = self.model(**arguments)
+                output = name_outputs(self.model(**arguments), is_span=self.task.reads_context)
             except PassEnded:
                 output = None
         recorded: dict[str, Any] = {} if record is None else record.by_name()
@@ -131,8 +131,17 @@ class ExplainedModel(HuggingFaceModel):
             no_logits = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
             return Outputs(no_logits, embeddings, **recorded)
         if capture.hidden_states:
-            recorded["hidden_states"] = output.hidden_states
+            recorded["hidden_states"] = getattr(output, "hidden_states", None)
+            if recorded["hidden_states"] is None:
+                raise ExpoundError(f"{type(self.model).__name__} does not return its hidden states")
         return self.read_outputs(output, batch, capture, embeddings, recorded)
+
+    def compute_own_answer(self, batch: Batch) -> Tensor:
+        """Return the logits that the Hugging Face model alone gives to one example without padding."""
+        arguments = self._forward_arguments(batch, Capture())
+        with choose_attention_type(self.model, batch.length):
+            output = self.model(**{name: value for name, value in arguments.items() if name in batch.inputs})
+        return self.task.logits(name_outputs(output, is_span=self.task.reads_context), batch)
 
     def read_outputs(
         self, output: Any, batch: Batch, capture: Capture, embeddings: Tensor | None, recorded: dict[str, Any]
@@ -340,4 +349,4 @@ def _locate_readout(batch: Batch, row: int, readout_mask: Tensor) -> tuple[int, 
     words = [alignment.words[alignment.word_of[place]] for place in places if alignment.word_of[place] >= 0]
     if not words:
         return None
-    return words[0].side, words[0].span_without_punctuation[0], words[-1].span_without_punctuation[1]
+    return words[0].segment, words[0].span_without_punctuation[0], words[-1].span_without_punctuation[1]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +26,8 @@ class Capture:
         last_only: only the last layer's attentions are needed, so that fused kernels can compute the others.
         heads_only: the pass may end without logits once all `heads` are recorded.
         distribution: the scores of all choices: logits of classes and of a span's ends, of generated text [B, R, V].
-        query_gradient: the factor by which gradients are multiplied on their way to queries and keys. It says that only
-            first derivatives are needed, so that a fused kernel computes attention in spite of `differentiable_twice`.
+        first_derivatives: only first derivatives are needed, so that a fused kernel computes attention in spite of
+            `differentiable_twice`.
         first_query: the first position that attends in `attentions`, which are [B, H, L − first_query, L]. All weights
             of a long prompt can exceed the memory.
     """
@@ -36,7 +39,7 @@ class Capture:
     last_only: bool = False
     heads_only: bool = False
     distribution: bool = False
-    query_gradient: float | None = None
+    first_derivatives: bool = False
     first_query: int = 0
 
     def __or__(self, other: Capture) -> Capture:
@@ -50,7 +53,7 @@ class Capture:
             all(request.last_only for request in (self, other) if request.attentions),
             self.heads_only and other.heads_only,
             self.distribution or other.distribution,
-            self.query_gradient if self.query_gradient == other.query_gradient else None,
+            self.first_derivatives and other.first_derivatives,
             min((request.first_query for request in (self, other) if request.attentions), default=0),
         )
 
@@ -62,7 +65,7 @@ class Capture:
     @property
     def allows_fused_kernel(self) -> bool:
         """Whether attention whose weights are not needed can be computed by a kernel without second derivatives."""
-        return not self.differentiable_twice or self.query_gradient is not None
+        return not self.differentiable_twice or self.first_derivatives
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,30 @@ class Outputs:
     scalings: tuple[float, ...] = ()
     hidden_states: tuple[Tensor, ...] = ()
     distribution: Tensor | None = None
+
+
+def name_outputs(output: Any, *, is_span: bool = False) -> Any:
+    """Return the output of a Hugging Face model with its logits as attributes: many models return tuples or dicts.
+
+    Raises:
+        ExpoundError: a dict without logits, or another value.
+    """
+    names = ("start_logits", "end_logits") if is_span else ("logits",)
+    if all(hasattr(output, name) for name in names):
+        return output
+    named: dict[str, Any] = {}
+    if isinstance(output, Mapping):
+        named = dict(output)
+    elif isinstance(output, tuple | list | Tensor):
+        # The order of transformers' tuples; there is no loss without labels.
+        values = [output] if isinstance(output, Tensor) else [value for value in output if value is not None]
+        named = dict(zip(names, values, strict=False))
+    if not all(isinstance(named.get(name), Tensor) for name in names):
+        raise ExpoundError(
+            f"expected a forward that returns {' and '.join(names)}, as an output of transformers, in a dict or first "
+            f"in a tuple, got {type(output).__name__} {', '.join(map(str, named))}".rstrip()
+        )
+    return SimpleNamespace(**named)
 
 
 def require_finite_logits(logits: Tensor) -> Tensor:

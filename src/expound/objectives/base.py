@@ -110,13 +110,17 @@ class Objective(ABC):
     three are shown on its page of the documentation. `remedy`: what to try after a run that the term did not move.
     """
 
-    name: ClassVar[str]
     exact_gradient: ClassVar[bool] = True
     separable: ClassVar[bool] = True
     equation: ClassVar[str] = ""
     use: ClassVar[str] = ""
     avoid: ClassVar[str] = ""
     remedy: ClassVar[str] = "Raise its weight, or train for more steps"
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the term in logs; a class variable of the parts in the registry, whose id it is."""
 
     @property
     @abstractmethod

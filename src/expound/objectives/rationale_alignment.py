@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from expound.objectives.attribution_objective import AttributionObjective
 from expound.objectives.base import TrainingStep, has_usable_label
 
 Distance = Literal["mae", "mse", "bce", "kl"]
+Scale = Literal["example", "position"]
 Normalization = Literal["softmax", "none", "l2", "sum"]
 ROLLOUT = AttentionRollout()
 PAPER_NORMALIZATIONS: dict[str, Normalization] = {"attention_last": "softmax", "attention_rollout": "none"}
@@ -29,10 +30,10 @@ MIN_NORM = 1e-12
 class RationaleAlignment(AttributionObjective):
     """The distance of normalized attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
 
-    The sum of the distances over all positions but padding is divided by the number of positions of the examples that
-    count, with `kl` by the number of these examples; otherwise 0. Special tokens are positions without
-    rationale. A `SinglePass` explainer uses the step's own forward pass, with its dropout; other explainers run their
-    own passes, without dropout.
+    The distances of all positions but padding are summed over an example, and averaged over the examples that count:
+    `mae` is twice the total variation distance of two distributions, from 0 to 2 at any length. Special tokens are
+    positions without rationale. A `SinglePass` explainer uses the step's own forward pass, with its dropout; other
+    explainers run their own passes, without dropout.
 
     The rationale is a distribution over its positions for most normalizations, and an example without any rationale
     position (or with all of them cut off by truncation) does not count. For `l2` the rationale is 0 or 1 at each
@@ -44,9 +45,11 @@ class RationaleAlignment(AttributionObjective):
             `bce` binary cross-entropy, `kl` KL(t ‖ e).
         weight: λ, the factor of the term in the total loss.
         target: explain the gold `label` or the `predicted` one.
-        normalization: `softmax` of 100 times the scores; `none`; `l2`: magnitudes divided by their L2 norm; `sum`:
-            magnitudes divided by their sum. Default: as in the paper (`softmax` for `attention_last`, `none` for
-            `attention_rollout`, `l2` for signed explainers), and `sum` for other unsigned ones.
+        normalization: `sum`: magnitudes divided by their sum; `softmax` of 100 times the scores; `none`; `l2`:
+            magnitudes divided by their L2 norm. Default: `sum`; with the scale `position` as in the paper (`softmax`
+            for `attention_last`, `none` for `attention_rollout`, `l2` for signed explainers, else `sum`).
+        scale: `example`, or `position`: the mean over all positions, as in the paper. It shrinks as the text grows: by
+            the factor L for an attribution that sums to 1.
 
     Raises:
         ExpoundError: an explainer that is not differentiable, an unknown choice, a weight below 0, or a gold target for
@@ -58,6 +61,8 @@ class RationaleAlignment(AttributionObjective):
     weight: float = 1.0
     target: Literal["label", "predicted"] = "label"
     normalization: Normalization | None = None
+    scale: Scale = "example"
+    remedy: ClassVar[str] = "Raise --weight, or leave out --scale position, whose loss shrinks as texts grow"
     name: ClassVar[str] = "rationale_alignment"
     equation: ClassVar[str] = r"d(e(x), t), \; d \in \{ \text{MAE}, \text{MSE}, \text{BCE}, \text{KL} \}"
     use: ClassVar[str] = "The data has human rationales, and attributions should follow them."
@@ -67,6 +72,7 @@ class RationaleAlignment(AttributionObjective):
         super().__post_init__()
         check_choice("distance", self.distance, DISTANCES)
         check_choice("normalization", self.normalization_in_use, NORMALIZATIONS)
+        check_choice("scale", self.scale, get_args(Scale))
         check_choice("target of guidance", self.target, ("label", "predicted"))
 
     @property
@@ -77,7 +83,9 @@ class RationaleAlignment(AttributionObjective):
     @property
     def normalization_in_use(self) -> Normalization:
         """The given normalization, or else the default for the explainer."""
-        usual = PAPER_NORMALIZATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
+        usual: Normalization = "sum"
+        if self.scale == "position":
+            usual = PAPER_NORMALIZATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
         return self.normalization or usual
 
     @property
@@ -91,9 +99,9 @@ class RationaleAlignment(AttributionObjective):
         return super().params | {"normalization": self.normalization_in_use}
 
     def size(self, batch: Batch) -> Tensor:
-        """Return the number [] of positions of the examples that count; with `kl` the number of these examples."""
+        """Return the number [] of the examples that count; with the scale `position` that of their positions."""
         counted = self.select_examples(batch)
-        if self.distance == "kl":
+        if self.scale == "example" or self.distance == "kl":
             return counted.sum().float()
         # special tokens are counted too: the paper's loss values (.03) and bounds are relative to this number
         return (batch.attended & counted[:, None]).sum().float()

@@ -34,6 +34,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
         "attribution_entropy": "attribution_entropy:AttributionEntropy",
         "ablation_fidelity": "ablation_fidelity:AblationFidelity",
         "kl_to_original": "kl_to_original:KlToOriginal",
+        "constraint": "constraint:Constraint",
     },
 )
 
@@ -42,11 +43,12 @@ def objective(spec: str | Objective, **params: Any) -> Objective:
     """Return the objective of an id with these parameters, as `objective("cross_entropy", weight=2)`.
 
     Args:
-        spec: an id, or an id with parameters, as `attribution_entropy?weight=0.1&explainer=attention_all`. Parameters
-            of the explainer follow a second question mark, with semicolons between them:
-            `rationale_alignment?explainer=integrated_gradients?n_steps=8;baselines=zero&distance=kl`. An `Objective`
+        spec: an id, or an id with parameters, as `attribution_entropy?weight=0.1&explainer=attention_all`. On the
+            command line, parameters of the explainer follow a second question mark, with semicolons between them:
+            `rationale_alignment?explainer=integrated_gradients?n_steps=8;baselines=zero&distance=kl`, and so do those
+            of a constraint's objective: `constraint?bound=1&objective=rationale_alignment?distance=kl`. An `Objective`
             is returned unchanged.
-        params: parameters of the objective; they override those of the spec. `explainer` is an `Explainer` or a spec.
+        params: parameters of the objective; they override those of the spec. From Python, pass parts as objects.
 
     Raises:
         ExpoundError: an unknown id or parameter, or a value of the wrong type.
@@ -57,12 +59,11 @@ def objective(spec: str | Objective, **params: Any) -> Objective:
         return spec
     name, texts = parse_spec(spec)
     given: dict[str, Any] = dict(texts)
-    if "explainer" in given:
-        # a spec is split at &, so the parameters of an explainer inside it are separated by semicolons
-        given["explainer"] = given["explainer"].replace(";", "&")
     given |= params
-    if isinstance(given.get("explainer"), str):
-        given["explainer"] = explainer(given["explainer"])
+    for part, make in (("explainer", explainer), ("objective", objective)):
+        # a spec is split at &, so the parameters of a part inside it are separated by semicolons
+        if isinstance(given.get(part), str):
+            given[part] = make(given[part].replace(";", "&"))
     made: Objective = OBJECTIVES.make(name, **given)
     return made
 

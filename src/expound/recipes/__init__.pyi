@@ -6,7 +6,6 @@ from .cite import CiteRecipe as CiteRecipe
 from .fresh import FreshRecipe as FreshRecipe
 from .fresh import extract_rationales as extract_rationales
 from .ivra import IvraRecipe as IvraRecipe
-from .lora import LoraRecipe as LoraRecipe
 from .random_labels import RandomLabelsRecipe as RandomLabelsRecipe
 from .registry import RECIPES as RECIPES
 from .registry import list_recipes as list_recipes

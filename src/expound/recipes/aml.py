@@ -65,7 +65,7 @@ DEPARTURES = (
     "−log(1 − F) is taken from logits and needs no 1e-30.",
     "G starts from the fine-tuned F unless --backbone names another encoder; the paper's starts pretrained.",
     "The word embeddings of G are not trained.",
-    "Refinement (fAML) may change low-rank parts of the upper layers instead of all weights: rank and refine_layers.",
+    "Refinement (fAML) may change low-rank parts of the upper layers only, with lora_rank and refine_layers.",
     "Masked words get no attention (omit), which was best in a trial; the paper's main results have [MASK] embeddings.",
     "Refinement judges the map after its last step too.",
     "Trials are pruned by the median, in the metric's own direction.",
@@ -133,7 +133,7 @@ class WeightSearch:
             "backbone": backbone if isinstance(backbone, str | None) else digest_weights(backbone),
             "settings": settings,
             "arguments": options.trainer_arguments,
-            "search": [self.epochs, self.seed, self.fixed],
+            "search": [self.epochs, self.seed, self.fixed, options.lora_params],
             "forms": [self.weights.inverse_form, self.weights.sparsity_form, self.weights.sparsity_warmup],
         }
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ class WeightSearch:
                 "searching the weights of three terms: %d trials, about %s; the same call resumes them from %s",
                 left, tqdm.format_interval(passes * measure_pass(model, list(train))), folder,
             )  # fmt: skip
-        make_masking = partial(make_masking_model, model, backbone, tokenizer)
+        make_masking = partial(make_masking_model, model, backbone, tokenizer, options.lora_params)
         run_trials(study, self.trials, partial(self._train, model, train, dev, judge, make_masking, settings, options))
         try:
             return replace(self.weights, **self.fixed, **study.best_params)

@@ -53,6 +53,7 @@ class Recipe:
         head_lr_multiplier: the learning rate of the head of a pretrained model, as a multiple of the encoder's.
         head_dropout: dropout before the output layer; None: the model's own.
         head_activation: the activation of a head that otherwise has its encoder's.
+        lora_rank: the rank of LoRA adapters; 0: all weights are trained.
         trains_language_models: whether data with prompts and responses can be trained on.
         effect: what the recipe exists for; None: it has no control run.
         departures: one sentence for each difference from the paper.
@@ -73,6 +74,7 @@ class Recipe:
     head_lr_multiplier: float = 1.0
     head_dropout: float | None = None
     head_activation: str | None = None
+    lora_rank: int = 0
     trains_language_models: bool = False
     effect: Effect | None = None
     departures: tuple[str, ...] = ()
@@ -157,6 +159,7 @@ class Recipe:
             head_lr_multiplier=1.0 if new else self.head_lr_multiplier,
             head_dropout=self.head_dropout,
             head_activation=self.head_activation,
+            lora_rank=self.lora_rank,
         )
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:

@@ -19,7 +19,6 @@ from expound.models import ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 from expound.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Objective
 from expound.recipes.base import Recipe
-from expound.recipes.lora import LoraRecipe
 from expound.training import RunOptions, TrainResult
 from expound.training.citations import (
     THRESHOLD_ROWS,
@@ -29,7 +28,6 @@ from expound.training.citations import (
     measure_citations,
 )
 from expound.training.loop.data import is_generation_data
-from expound.training.loop.lora import add_lora
 from expound.training.loop.starting_model import Source
 
 LEARNED_METHOD = AttentionToSource.card.name
@@ -40,12 +38,11 @@ AVOID = "The model may not change; fit `at2`, or ask `context_cite`."
 
 
 @dataclass(frozen=True, kw_only=True)
-class CiteRecipe(LoraRecipe):
+class CiteRecipe(Recipe):
     """The task's loss, ablation fidelity of the citations, and the divergence of answers from the original model's.
 
     `explainer`: the explainer's spec. `fidelity`: the objective that trains it. `kl_weight`: the weight of the
-    divergence. `alpha`: how often a calibrated lower bound may be violated. `lora_rank`: of LoRA adapters; 0: all
-    weights are trained.
+    divergence. `alpha`: how often a calibrated lower bound may be violated.
     """
 
     explainer: str = "decompx_linear"
@@ -55,9 +52,7 @@ class CiteRecipe(LoraRecipe):
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the model, then choose the sparsity of citations and calibrate their lower bounds."""
-        # without adapters this is ordinary fine-tuning, the run of LoraRecipe's base class
-        run = super().run if self.lora_rank else super(LoraRecipe, self).run
-        result = run(model, train, dev, folder, options)
+        result = super().run(model, train, dev, folder, options)
         if result.finished and not (result.reused and (folder / TrainedCitation.card.name).is_dir()):
             self._calibrate(result, train, dev)
         return result
@@ -86,9 +81,7 @@ class CiteRecipe(LoraRecipe):
         return self.fidelity.unit or ("source" if "sources" in data.column_names else None)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
-        """Return the terms for the model that training starts from, with adapters if `lora_rank` is above 0."""
-        if self.lora_rank:
-            add_lora(model, self.lora_rank)
+        """Return the terms for the model that training starts from."""
         if self.explainer == LEARNED_METHOD:
             citation: Explainer = AttentionToSource.for_model(model)
         else:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from expound.explainers import Explainer
 from expound.recipes.base import Recipe
-from expound.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_alignment_term, trainer_arguments
+from expound.recipes.guidance import (
+    DEPARTURES,
+    SHARED_FIELDS,
+    DistanceOption,
+    Guide,
+    NormalizationOption,
+    ScaleOption,
+    make_alignment_term,
+    trainer_arguments,
+)
 
+PAPER = {"scale": "position"}
 EQUATION = "d(e(x), t)"
 USE = "To find the bounds that `er_constrained` needs."
 AVOID = "As a classifier; it learns no task."
 
 
 def er_bound(
-    explainer: Annotated[
-        str | Explainer,
-        "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
-    ] = "attention_last",
+    explainer: Guide = "attention_last",
+    distance: DistanceOption = "mae",
+    normalization: NormalizationOption = None,
+    scale: ScaleOption = "example",
 ) -> Recipe:
     """Train on the explanation loss alone, to find the bounds that er_constrained needs.
 
@@ -26,7 +33,7 @@ def er_bound(
     Example: expound train er_bound --explainer alti --model bert-base-uncased --data sst:data/sst --output-dir
         runs/bound
     """
-    loss, _ = make_alignment_term(explainer, 1.0)
+    loss, _ = make_alignment_term(explainer, distance=distance, normalization=normalization, scale=scale)
     # §3.4
     patience = 10 if loss.explainer.name == "input_x_gradient" else 5
     return Recipe(

@@ -5,37 +5,46 @@ from __future__ import annotations
 from typing import Annotated
 
 from expound.errors import ExpoundError
-from expound.explainers import Explainer
 from expound.objectives import Constraint, CrossEntropy
 from expound.recipes.base import Effect, Recipe
 from expound.recipes.guidance import DEPARTURES as SHARED
-from expound.recipes.guidance import SHARED_FIELDS, make_alignment_term, trainer_arguments
-from expound.training import ConstrainedTrainer
+from expound.recipes.guidance import (
+    SHARED_FIELDS,
+    DistanceOption,
+    Guide,
+    NormalizationOption,
+    ScaleOption,
+    make_alignment_term,
+    trainer_arguments,
+)
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
 
-PAPER = {"bound": None, "multiplier_learning_rate": None, "multiplier_decay": 0.99}
+PAPER = {"scale": "position", "relative_bound": None, "multiplier_learning_rate": None, "multiplier_decay": 0.99}
 EQUATION = r"\min \text{CE} \text{ subject to } d(e(x), t) \le \beta"
 USE = "You know how close attributions should come, and not the weight."
 AVOID = "You cannot run `er_bound` first and the defaults' bounds are of other data."
 
 
 def er_constrained(
-    explainer: Annotated[
-        str | Explainer,
-        "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
-    ] = "attention_last",
+    explainer: Guide = "attention_last",
     bound: Annotated[
+        float | None, "Bound on the training explanation loss; er_bound prints one. Default: see --relative-bound."
+    ] = None,
+    dev_bound: Annotated[float | None, "Bound on the dev explanation loss. Default: that on the training loss."] = None,
+    relative_bound: Annotated[
         float | None,
-        "Bound on the training explanation loss; er_bound prints one. The default suits attention_last on SST.",
-    ] = 0.055,
-    dev_bound: Annotated[float | None, "Bound on the dev explanation loss. Default: the paper's, or --bound."] = None,
+        "Bound as a multiple of the explanation loss before training, unless --bound is given; none: the paper's.",
+    ] = 0.7,
     multiplier_learning_rate: Annotated[
         float | None, "Learning rate of the multiplier; the paper's belongs to thousands of steps."
     ] = 2.0,
     multiplier_decay: Annotated[
         float, "Decay of the multiplier's RMSprop; use 0.99^k with k times the paper's rate."
     ] = 0.6,
+    distance: DistanceOption = "mae",
+    normalization: NormalizationOption = None,
+    scale: ScaleOption = "example",
 ) -> Recipe:
     """Guide explanations towards human rationales, with the explanation loss kept below a bound.
 
@@ -43,21 +52,22 @@ def er_constrained(
     kept. A run without such an epoch ends with feasible: 0; discard it and train another seed. er_bound finds bounds
     for other guides, models and data than the paper's.
 
-    Example: expound train er_constrained --explainer attention_last --bound 0.055 --model bert-base-uncased
+    Example: expound train er_constrained --explainer attention_last --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er
     """
-    loss, values = make_alignment_term(explainer, 1.0)
-    if bound is None:
+    loss, values = make_alignment_term(explainer, distance=distance, normalization=normalization, scale=scale)
+    if bound is None and relative_bound is None:
         bound = values.train_bound
         # the paper's dev bound belongs to its training bound: with another one it does not apply
         if dev_bound is None:
             dev_bound = values.dev_bound
-    if bound is None:
-        raise ExpoundError(f"the paper has no bound for {loss.explainer.name}: give one, or find it with er_bound")
+        if bound is None:
+            raise ExpoundError(f"the paper has no bound for {loss.explainer.name}: give one, or find it with er_bound")
     constrained = Constraint(
         loss,
         bound=bound,
         dev_bound=dev_bound,
+        relative_bound=relative_bound or 1.0,
         learning_rate=values.multiplier_learning_rate if multiplier_learning_rate is None else multiplier_learning_rate,
         decay=multiplier_decay,
     )
@@ -65,7 +75,6 @@ def er_constrained(
         name="er_constrained",
         **SHARED_FIELDS,
         objectives=(CrossEntropy(), constrained),
-        trainer=ConstrainedTrainer,
         **trainer_arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
         effect=Effect("rationale_auc", loss.explainer.name),

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from expound.explainers import Explainer
 from expound.objectives import CrossEntropy
 from expound.recipes.base import Effect, Recipe
-from expound.recipes.guidance import DEPARTURES, SHARED_FIELDS, make_alignment_term, trainer_arguments
+from expound.recipes.guidance import (
+    DEPARTURES,
+    SHARED_FIELDS,
+    DistanceOption,
+    Guide,
+    NormalizationOption,
+    ScaleOption,
+    make_alignment_term,
+    trainer_arguments,
+)
 
-PAPER = {"weight": 1.0}
+PAPER = {"scale": "position"}
 EQUATION = r"\text{CE} + \lambda \, d(e(x), t)"
 USE = "You have rationales and want attributions that agree with people."
 AVOID = "You expect accuracy out of domain to rise: at our scale it did not."
 
 
 def er_joint(
-    explainer: Annotated[
-        str | Explainer,
-        "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
-    ] = "attention_last",
-    weight: Annotated[float, "λ, the weight of the explanation loss; 0: the paper's baseline."] = 10.0,
+    explainer: Guide = "attention_last",
+    weight: Annotated[float, "λ, the weight of the explanation loss; 0: the paper's baseline."] = 1.0,
+    distance: DistanceOption = "mae",
+    normalization: NormalizationOption = None,
+    scale: ScaleOption = "example",
 ) -> Recipe:
     """Guide explanations towards human rationales: cross-entropy + λ · explanation loss.
 
@@ -33,7 +41,9 @@ def er_joint(
     Example: expound train er_joint --explainer attention_last --control --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er
     """
-    loss, values = make_alignment_term(explainer, weight)
+    loss, values = make_alignment_term(
+        explainer, distance=distance, weight=weight, normalization=normalization, scale=scale
+    )
     return Recipe(
         name="er_joint",
         **SHARED_FIELDS,

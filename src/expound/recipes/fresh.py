@@ -144,7 +144,7 @@ def _select_texts(explanation: Explanation, fraction: float, contiguous: bool, r
     sides: list[list[str]] = [[] for _ in explanation.texts]
     # in the order of the text, as in FRESH; the order of importance would tell the predictor more than the words do
     for index in selected:
-        sides[explanation.units[index].side].append(explanation.units[index].text)
+        sides[explanation.units[index].segment].append(explanation.units[index].text)
     return [" ".join(words) for words in sides]
 
 

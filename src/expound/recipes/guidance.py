@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from expound.explainers import Explainer, explainer
 from expound.objectives import RationaleAlignment
+from expound.objectives.rationale_alignment import Distance, Normalization, Scale
+from expound.recipes.registry import GUIDES
 
-ALIASES = {"attention": "attention_last", "rollout": "attention_rollout", "ixg": "input_x_gradient"}
 # §3.1: AdamW with β₂ .98, no weight decay, no clipping (0 in transformers), warm-up of 10 % of the steps
 ARGUMENTS: Mapping[str, Any] = {
     "adam_beta2": 0.98,
@@ -20,6 +21,17 @@ ARGUMENTS: Mapping[str, Any] = {
     "logging_strategy": "epoch",
     "metric_for_best_model": "loss",
 }
+Guide: TypeAlias = Annotated[
+    str | Explainer,
+    "Guided explainer: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
+]
+DistanceOption: TypeAlias = Annotated[Distance, "Distance of an attribution from the rationale."]
+NormalizationOption: TypeAlias = Annotated[
+    Normalization | None, "Normalization of attributions. Default: sum; with --scale position the paper's."
+]
+ScaleOption: TypeAlias = Annotated[
+    Scale, "Distances are summed over each example (mae: 0 to 2), or averaged over positions as in the paper."
+]
 SHORT_RUN: Mapping[str, Any] = {"learning_rate": 1e-4, "num_train_epochs": 4, "per_device_train_batch_size": 16}
 SHARED_FIELDS: Mapping[str, Any] = {
     "paper": "Ferreira et al. 2024",
@@ -61,13 +73,13 @@ def make_guide(guide: str | Explainer) -> Explainer:
     if not isinstance(guide, str):
         return guide
     name, mark, query = guide.partition("?")
-    return explainer(f"{ALIASES.get(name, name)}{mark}{query}")
+    return explainer(f"{GUIDES.get(name, name)}{mark}{query}")
 
 
-def make_alignment_term(explainer: str | Explainer, weight: float) -> tuple[RationaleAlignment, GuideValues]:
-    """Return the explanation loss of a guide, and the paper's values for it."""
+def make_alignment_term(explainer: str | Explainer, **params: Any) -> tuple[RationaleAlignment, GuideValues]:
+    """Return the explanation loss of a guide with these parameters, and the paper's values for the guide."""
     guide = make_guide(explainer)
-    return RationaleAlignment(guide, weight=weight), GUIDE_VALUES.get(guide.name, DEFAULT_VALUES)
+    return RationaleAlignment(guide, **params), GUIDE_VALUES.get(guide.name, DEFAULT_VALUES)
 
 
 def trainer_arguments(rate: float, epochs: int, **others: Any) -> dict[str, Any]:

@@ -39,6 +39,8 @@ RECIPES: Registry[RecipeFactory] = Registry(
     },
 )
 PRESETS = ("paper",)
+GUIDES = {"attention": "attention_last", "rollout": "attention_rollout", "ixg": "input_x_gradient"}
+"""Short names of explainers that explanation regularization guides."""
 
 
 def paper_parameters(name: str) -> Mapping[str, Any]:

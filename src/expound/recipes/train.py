@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from expound.data import load_data
 from expound.data.in_memory import is_column, read_in_memory
 from expound.data.readers.columns import ColumnOptions
 from expound.data.registry import parse_spec
-from expound.errors import ExpoundError, unknown
+from expound.errors import ExpoundError
 from expound.models import ExplainedModel, load
 from expound.recipes.base import Recipe
 from expound.recipes.registry import RECIPES
@@ -33,9 +33,10 @@ def train(
     *,
     dev: Any = None,
     output_dir: str | Path | None = None,
-    args: TrainingArguments | None = None,
     preset: str | None = None,
-    options: RunOptions | None = None,
+    args: TrainingArguments | Mapping[str, Any] | None = None,
+    options: RunOptions | Mapping[str, Any] | None = None,
+    columns: Mapping[str, str] | None = None,
     search: Mapping[str, Iterable[Any]] | None = None,
     **params: Any,
 ) -> TrainResult:
@@ -49,7 +50,7 @@ def train(
 
         result = expound.train(
             "bert-base-uncased", "sst:data/sst", "er_joint", explainer=InputXGradient(), weight=10.0,
-            output_dir="runs/er"
+            output_dir="runs/er", args={"num_train_epochs": 3}
         )
         print(result.metrics)
         print(expound.attribute(result.model, ["a gripping film"], "input_x_gradient"))
@@ -65,17 +66,16 @@ def train(
         dev: the data on which the best checkpoint is chosen, if `data` does not contain it. Default for rows: 10 % of
             them; 80 % are trained on, and 10 % are left for a test, as with a file without splits.
         output_dir: the folder for the model, its metrics and its history. Default: that of `args`.
-        args: transformers' `TrainingArguments`; those that differ from their own defaults override the recipe's. Pass a
-            value that equals such a default by name, such as `per_device_train_batch_size=8`.
         preset: `paper`: the values of the recipe's paper for whatever is not given, see `expound.recipe`.
-        options: options of the run, see `RunOptions`.
+        args: arguments of transformers' Trainer by name, such as `{"num_train_epochs": 3}`; or `TrainingArguments`, of
+            which those that differ from their own defaults override the recipe's.
+        options: options of the run, a `RunOptions` or some of them by name, such as `{"max_length": 128, "seed": 1}`.
+        columns: the columns of the data by role: `text_column`, `text_pair_column`, `label_column`, `rationale_column`
+            (marked characters as [[start, end], …], marked words, or a 0 or 1 for each word).
         search: values of parameters of the recipe, such as `{"weight": [0.1, 1, 10]}`. Each combination is trained in
             `output_dir`/search, and the best is copied to `output_dir`: by the metric that the recipe exists for, on
             dev, with accuracy at most .01 below the best. The record there, `expound_run.json`, has all figures.
-        params: single options by name: parameters of the recipe (`guide`, `weight`), of `RunOptions` (`seed`,
-            `max_length`, `callbacks`, `compute_metrics`), of transformers' `TrainingArguments` (`num_train_epochs`,
-            `learning_rate`), or columns of the data: `text_column`, `text_pair_column`, `label_column`,
-            `rationale_column` (marked characters as [[start, end], …], marked words, or a 0 or 1 for each word).
+        params: parameters of the recipe, such as `explainer` and `weight`.
 
     Returns:
         `model`, ready for `expound.attribute`; `metrics` on the dev split; `history`, everything that was logged; and
@@ -85,50 +85,34 @@ def train(
         ExpoundError: an unknown recipe or parameter, a model or data that the recipe cannot train, or a search in which
             no run can be chosen.
     """
-    for_recipe, for_run, arguments, columns = _sort_params(recipe, params)
+    _check_owners(recipe, params)
 
     def change_recipe(**changes: Any) -> Recipe:
-        return make_recipe(recipe, preset=preset, **for_recipe | changes)
+        return make_recipe(recipe, preset=preset, **params | changes)
 
-    searched = None
-    if search is not None:
-        searched = Search.create(change_recipe, search)
+    searched = Search.create(change_recipe, search) if search is not None else None
     method = searched.candidates[0][1] if searched else change_recipe()
-    options = options or RunOptions()
-    if args is not None:
-        arguments = _get_changed(args) | arguments
-        output_dir = output_dir or args.output_dir
-        if "seed" in arguments:
-            for_run.setdefault("seed", arguments.pop("seed"))
+    run_options = options if isinstance(options, RunOptions) else RunOptions.with_overrides(None, options or {})
+    if isinstance(args, TrainingArguments):
+        output_dir, args = output_dir or args.output_dir, _get_changed(args)
+    arguments = {**run_options.arguments, **(args or {})}
+    run_options = replace(run_options, seed=arguments.pop("seed", run_options.seed), arguments=arguments)
     if output_dir is None:
         raise ExpoundError("expected a folder for the trained model: pass output_dir=")
-    train_data, dev_data = _find_splits(data, dev, for_run.get("seed", options.seed), columns)
+    train_data, dev_data = _find_splits(data, dev, run_options.seed, columns or {})
     start, processor = _unwrap_model(model, method)
-    if processor is not None:
-        for_run.setdefault("processing_class", processor)
-    if arguments:
-        for_run["arguments"] = {**options.arguments, **for_run.get("arguments", {}), **arguments}
-    return (searched or method).train(start, train_data, dev_data, output_dir, options, **for_run)
+    if run_options.processing_class is None:
+        run_options = replace(run_options, processing_class=processor)
+    return (searched or method).train(start, train_data, dev_data, output_dir, run_options)
 
 
-def _sort_params(recipe: str | Recipe, params: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the parameters of the recipe, of the run and of transformers' Trainer, and the columns, each by name."""
-    of_recipe: list[str] = []
-    if isinstance(recipe, str):
-        # `expound.recipe` accepts explainer for the recipe's own name of it
-        of_recipe = [*inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters, "explainer"]
-    of_run = [field.name for field in fields(RunOptions)]
-    of_trainer = [field.name for field in fields(TrainingArguments) if field.name not in ("output_dir", *of_run)]
-    of_data = [field.name for field in fields(ColumnOptions)]
-    groups: tuple[dict[str, Any], ...] = ({}, {}, {}, {})
-    for name, value in params.items():
-        for group, valid in zip(groups, (of_recipe, of_run, of_trainer, of_data), strict=True):
-            if name in valid:
-                group[name] = value
-                break
-        else:
-            raise unknown("parameter of expound.train", name, [*of_recipe, *of_run, *of_trainer, *of_data])
-    return groups
+def _check_owners(recipe: str | Recipe, params: Mapping[str, Any]) -> None:
+    """Raise ExpoundError for a parameter that is no parameter of the recipe, but one of the run or of the data."""
+    own = inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters if isinstance(recipe, str) else ()
+    for owner, kind in (("args", TrainingArguments), ("options", RunOptions), ("columns", ColumnOptions)):
+        for name in params:
+            if name not in own and name in {field.name for field in fields(kind)}:
+                raise ExpoundError(f"{name} is no parameter of the recipe: pass {owner}={{{name!r}: …}}")
 
 
 def _get_changed(args: TrainingArguments) -> dict[str, Any]:

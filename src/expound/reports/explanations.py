@@ -45,7 +45,7 @@ class Explanation:
         rest: [T] the scores of the input that belong to no unit: white space between words, texts that are no source,
             special tokens. Summing units up moves scores between both, so that their sum stays.
         bias: what of the output belongs to no position, for methods that separate it.
-        delta: what the scores miss to sum to the output's change, for methods with that property.
+        convergence_delta: what the scores miss to sum to the output's change, for methods with that property.
         bounds: [T, U] lower bounds on the fall of a target's log-probability without a unit; NaN for units without one.
         interactions: the strongest (unit, unit, value), for methods that compute them.
         tokens: [L] the model's tokens, special ones included, if their scores are known.
@@ -73,7 +73,7 @@ class Explanation:
     index: int = 0
     rest: NDArray[np.float32] | None = None
     bias: float | None = None
-    delta: float | None = None
+    convergence_delta: float | None = None
     bounds: NDArray[np.float32] | None = None
     interactions: tuple[tuple[int, int, float], ...] = ()
     tokens: tuple[Unit, ...] = ()
@@ -95,7 +95,7 @@ class Explanation:
             "interactions": tuple((int(one), int(other), float(value)) for one, other, value in self.interactions),
             "tokens": records.to_units(self.tokens, "tokens"),
             "special": tuple(bool(flag) for flag in self.special) or (False,) * len(self.tokens),
-            "delta": None if self.delta is None else float(self.delta),
+            "convergence_delta": None if self.convergence_delta is None else float(self.convergence_delta),
             "bias": None if self.bias is None else float(self.bias),
             "rest": None if self.rest is None else records.to_float_array(self.rest, "rest", 1),
             "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),

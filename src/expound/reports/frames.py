@@ -31,9 +31,9 @@ def make_frame(explanation: Explanation, side: Literal["input", "response"], *, 
     for target, scores in zip(explanation.targets, explanation.scores.tolist(), strict=True):
         for unit, score in zip(explanation.units, scores, strict=True):
             about = {"index": explanation.index, "method": explanation.method, "target": target.text}
-            place = {"unit": unit.text, "side": unit.side, "start": unit.start, "end": unit.end}
+            place = {"unit": unit.text, "segment": unit.segment, "start": unit.start, "end": unit.end}
             rows.append(about | {"probability": target.probability} | place | {"score": score})
-    columns = ("index", "method", "target", "probability", "unit", "side", "start", "end", "score")
+    columns = ("index", "method", "target", "probability", "unit", "segment", "start", "end", "score")
     return pd.DataFrame(rows, columns=columns)
 
 

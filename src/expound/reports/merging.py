@@ -29,16 +29,16 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
     """
     if item.unit not in SIZES or unit not in SIZES or SIZES.index(unit) < SIZES.index(item.unit):
         raise ExpoundError(f"scores of each {item.unit} cannot be summed by {unit}: choose a larger unit of {SIZES}")
-    if any(each.side < 0 for each in item.units):
+    if any(each.segment < 0 for each in item.units):
         raise ExpoundError(f"the units have no text, so they belong to no {unit}")
     ends = [_find_ends(text, unit) for text in item.texts]
-    sides = list(range(len(item.texts)))
+    segments = list(range(len(item.texts)))
     if unit == "source" and item.exchange is not None and any(item.exchange.is_source):
-        sides = [side for side in sides if item.exchange.is_source[side]]
+        segments = [segment for segment in segments if item.exchange.is_source[segment]]
     numbers: dict[tuple[int, int], int] = {}
     groups, merged = list[int](), list[Unit]()
     for each in item.units:
-        if each.side not in sides or (unit == "word" and each.start == each.end):
+        if each.segment not in segments or (unit == "word" and each.start == each.end):
             groups.append(-1)
             continue
         group = numbers.setdefault(_find_part(each, ends), len(numbers))
@@ -51,9 +51,9 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
             )
     named = []
     for each in merged:
-        name = item.texts[each.side][each.start : each.end]
+        name = item.texts[each.segment][each.start : each.end]
         if unit == "source" and item.exchange is not None:
-            name = item.exchange.names[each.side]
+            name = item.exchange.names[each.segment]
         named.append(each._replace(text=name or each.text))
     of_space = {}
     if item.unit == "word" and item.token_scores is not None:
@@ -64,14 +64,14 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
 def _find_space(item: Explanation, ends: list[list[int]]) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the position and the part of each token of white space."""
     for place, (token, special) in enumerate(zip(item.tokens, item.special, strict=True)):
-        if not special and token.side >= 0 and token.start == token.end:
+        if not special and token.segment >= 0 and token.start == token.end:
             yield place, _find_part(token, ends)
 
 
 def _find_part(unit: Unit, ends: list[list[int]]) -> tuple[int, int]:
     """Return the text of a unit, and the number of the part of that text that it starts in."""
-    own = ends[unit.side]
-    return unit.side, min(bisect_right(own, unit.start), max(len(own) - 1, 0))
+    own = ends[unit.segment]
+    return unit.segment, min(bisect_right(own, unit.start), max(len(own) - 1, 0))
 
 
 def _find_ends(text: str, unit: str) -> list[int]:

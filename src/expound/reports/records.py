@@ -29,10 +29,10 @@ Rows = Literal["response", "sentences", "words", "tokens"]
 
 
 class Unit(NamedTuple):
-    """A part of the input: its text, and the characters [start, end) of text number `side`; -1: it has no text."""
+    """A part of the input: its text, and the characters [start, end) of text number `segment`; -1: it has no text."""
 
     text: str
-    side: int = -1
+    segment: int = -1
     start: int = 0
     end: int = 0
 
@@ -61,7 +61,7 @@ class Target(NamedTuple):
         probability: of the target; of a regression its value.
         log_prob: of generated text, the sum over the span's tokens.
         output: the number that the method explains, for methods whose scores sum to it.
-        place: (side, start, end) of the stretch of text that the target is about, for targets that name one.
+        place: (segment, start, end) of the stretch of text that the target is about, for targets that name one.
     """
 
     text: str
@@ -180,12 +180,12 @@ def find_target_spans(exchange: Exchange, target: Any) -> list[Extent]:
 
 
 def to_units(values: Iterable[Any], name: str) -> tuple[Unit, ...]:
-    """Return units, given as such or as (text, side, start, end). Raises ExpoundError for anything else."""
+    """Return units, given as such or as (text, segment, start, end). Raises ExpoundError for anything else."""
     units = []
     for value in values:
         fields = tuple(value)
         if len(fields) != 4 or not isinstance(fields[0], str):
-            raise ExpoundError(f"{name}: expected a text, and side, start and end in it, got {value!r:.80}")
+            raise ExpoundError(f"{name}: expected a text, and segment, start and end in it, got {value!r:.80}")
         units.append(Unit(fields[0], *(int(number) for number in fields[1:])))
     return tuple(units)
 
@@ -205,8 +205,8 @@ def to_targets(values: Iterable[Any]) -> tuple[Target, ...]:
 
 
 def _to_place(value: Sequence[Any]) -> tuple[int, int, int]:
-    side, start, end = value
-    return int(side), int(start), int(end)
+    segment, start, end = value
+    return int(segment), int(start), int(end)
 
 
 def _to_output(value: Any) -> Output:
@@ -235,8 +235,8 @@ def check(item: Explanation) -> None:
         raise ExpoundError(f"special: expected {tokens} entries, one per token, got {len(item.special)}")
     if not all(isinstance(text, str) for text in item.texts):
         raise ExpoundError(f"texts: expected strings, got {item.texts!r:.80}")
-    if any(not -1 <= unit.side < len(item.texts) for unit in (*item.units, *item.tokens)):
-        raise ExpoundError(f"units: expected a side below {len(item.texts)}, the number of texts")
+    if any(not -1 <= unit.segment < len(item.texts) for unit in (*item.units, *item.tokens)):
+        raise ExpoundError(f"units: expected a segment below {len(item.texts)}, the number of texts")
     if any(not (0 <= one < units and 0 <= other < units) for one, other, _ in item.interactions):
         raise ExpoundError(f"interactions: expected units below {units}, got {item.interactions}")
     if item.image_shape is not None and (len(item.image_shape) != 2 or math.prod(item.image_shape) != units):

@@ -22,7 +22,7 @@ from expound.reports.records import Exchange
 FORMAT, FORMAT_VERSION = "expound-explanations", 2
 DATA, CONFIG = "explanations.parquet", "config.json"
 TEXTS, SPANS, TABLE = pa.list_(pa.string()), pa.list_(pa.list_(pa.int64())), pa.list_(pa.list_(pa.float32()))
-UNITS = pa.list_(pa.struct({"text": pa.string(), "side": pa.int64(), "start": pa.int64(), "end": pa.int64()}))
+UNITS = pa.list_(pa.struct({"text": pa.string(), "segment": pa.int64(), "start": pa.int64(), "end": pa.int64()}))
 TARGET = pa.struct(
     {"text": pa.string(), "value": pa.string(), "probability": pa.float64(), "log_prob": pa.float64()}
     | {"output": pa.float64(), "place": pa.list_(pa.int64())}
@@ -39,7 +39,10 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "targets": (pa.list_(TARGET), "the T explained outputs: name, value as JSON (class, number, span), probability, …"),
     "prediction": (TARGET, "what the model predicts; null for generated text"),
     "unit": (pa.string(), "the size of the units: token, word, sentence, paragraph, source, patch"),
-    "units": (UNITS, "the U parts with scores: text, and side (number of the text, -1 without), start and end in it"),
+    "units": (
+        UNITS,
+        "the U parts with scores: text, and segment (number of the text, -1 without), start and end in it",
+    ),
     "scores": (TABLE, "T × U scores"),
     "rest": (pa.list_(pa.float32()), "T scores of the input that belong to no unit, as white space between words"),
     "bias": (pa.float64(), "what of the output belongs to no position"),
@@ -55,7 +58,7 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "exchange": (EXCHANGE, "generated text: the prompt with its visible texts, and the response with its R tokens"),
     "response_scores": (TABLE, "T × R scores of the response's own tokens"),
     "image_shape": (pa.list_(pa.int64()), "rows and columns of an image's patches"),
-    "delta": (pa.float64(), "what the scores miss to sum to the output's change"),
+    "convergence_delta": (pa.float64(), "what the scores miss to sum to the output's change"),
     "signed": (pa.bool_(), "whether negative scores are evidence against the target"),
     "truncated": (pa.bool_(), "whether the input was cut to the model's length"),
     "metadata": (pa.string(), "facts about the example, as JSON"),

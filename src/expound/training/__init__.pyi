@@ -1,6 +1,5 @@
 from .bilevel.criteria import CriterionTrainer as CriterionTrainer
 from .inputs import MaskCollator as MaskCollator
-from .loop.constrained import ConstrainedTrainer as ConstrainedTrainer
 from .loop.execute import TrainResult as TrainResult
 from .loop.fine_tune import fine_tune as fine_tune
 from .loop.fine_tune import train_baseline as train_baseline

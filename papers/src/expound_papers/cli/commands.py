@@ -16,7 +16,7 @@ from expound.cli.shared.console import console, say, silence_libraries
 from expound.cli.shared.help import GroupedCommand
 from expound.cli.shared.stopping import set_stop_message
 from expound.errors import ExpoundError, check_choice
-from expound_papers.cli.opening import Scale, load_page_parts, load_results, open_study
+from expound_papers.cli.opening import Scale, load_page_parts, load_results, open_store, open_study
 from expound_papers.cli.output import ProgressReporter, show_end, show_left, show_runs, show_status, write_study_report
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ Names = Annotated[list[str], typer.Argument(help="Studies, run one after the oth
 Pages = Annotated[list[str], typer.Argument(help="Page texts (.md), or studies.", metavar="PAGES...")]
 Runs = Annotated[
     Path, typer.Option("--output-dir", "-o", help="Folder of finished runs; several studies can share it.")
+]
+Figures = Annotated[
+    Path, typer.Option("--output-dir", "-o", help="Folder of finished runs, or a file written by `export`.")
 ]
 ScaleOption = Annotated[Scale, typer.Option(help="The scale of the study.")]
 Only = Annotated[
@@ -101,21 +104,23 @@ def run(
     expound study run er-table-2 --scale paper --engine ray --address auto
     """
     # All studies are recorded first, so that a mistake in the last one does not appear after hours.
-    studies = [open_study(name, scale, output_dir, only) for name in names]
-    store = studies[0][1]
+    from expound_papers.runs.store import Store
+
+    store = Store(output_dir)
+    studies = [open_study(name, scale, store, only) for name in names]
     if not dry_run:
         silence_libraries()
-        _require_startable([study for study, _ in studies], store, resume)
+        _require_startable(studies, store, resume)
         options.require_writable(output_dir)
-    for study, _ in studies:
+    for study in studies:
         show_status(study, store)
         if dry_run:
             show_runs(study, store, quiet)
     if len(studies) > 1:
         keys = set[str]()
-        for study, _ in studies:
+        for study in studies:
             keys |= {cell.key for cell in study.cells}
-        show_left([study for study, _ in studies], store, f"all {len(studies)}: {len(keys)} runs, shared ones once; ")
+        show_left(studies, store, f"all {len(studies)}: {len(keys)} runs, shared ones once; ")
     if dry_run:
         return
     from expound_papers.runs.run_cell import run_all
@@ -123,7 +128,7 @@ def run(
     set_stop_message(f"finished runs and checkpoints are saved in {output_dir}: resume with the same command")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     failed = False
-    for study, _ in studies:
+    for study in studies:
         hands = _workers(engine, output_dir, workers, threads, address)
         outcome = run_all(
             study.cells, output_dir, hands, ProgressReporter(study, quiet), minutes=(end - time.monotonic()) / 60
@@ -140,7 +145,10 @@ def status(name: Name, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
 
     Example: expound study status er-table-2 --output-dir runs
     """
-    study, store = open_study(name, scale, output_dir, only)
+    from expound_papers.runs.store import Store
+
+    store = Store(output_dir)
+    study = open_study(name, scale, store, only)
     for title, reason in show_status(study, store).items():
         console().print(f"failed: {title}: {reason}", markup=False)
 
@@ -148,7 +156,7 @@ def status(name: Name, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
 @app.command(cls=GroupedCommand)
 def table(
     name: Name,
-    output_dir: Runs = STORE,
+    output_dir: Figures = STORE,
     scale: ScaleOption = Scale.small,
     only: Annotated[str | None, typer.Option("--table", help="One table of the study. Default: all.")] = None,
     form: Annotated[Format, typer.Option("--format", help="Markdown, CSV, LaTeX or HTML.")] = Format.md,
@@ -160,7 +168,7 @@ def table(
     from expound_papers.tables.report import FORMATS
     from expound_papers.tables.tables import make_study_table
 
-    results = load_results(name, scale, output_dir)
+    results = load_results(name, scale, open_store(output_dir))
     for table_name in [only] if only else list(results.study.tables):
         typer.echo(FORMATS[form.value](make_study_table(results, table_name)))
 
@@ -171,7 +179,9 @@ def report(name: Name, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
 
     Example: expound study report er-table-2
     """
-    results = load_results(name, scale, output_dir)
+    from expound_papers.runs.store import Store
+
+    results = load_results(name, scale, Store(output_dir))
     if not write_study_report(results.study, results.store):
         raise typer.Exit(1)
 
@@ -179,7 +189,7 @@ def report(name: Name, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
 @app.command(cls=GroupedCommand)
 def page(
     pages: Pages,
-    output_dir: Runs = STORE,
+    output_dir: Figures = STORE,
     output: Annotated[
         Path | None, typer.Option(help="The output file, or a folder for several pages. Default: print.")
     ] = None,
@@ -195,7 +205,7 @@ def page(
     from expound.data.atomic_files import atomic_file
     from expound_papers.tables.page import fill_page
 
-    for part, results in load_page_parts(pages, output_dir):
+    for part, results in load_page_parts(pages, open_store(output_dir)):
         text = fill_page(part, results)
         if output is None:
             typer.echo(text, nl=False)
@@ -214,9 +224,10 @@ def export_(pages: Pages, output_dir: Runs = STORE) -> None:
     from expound_papers.runs.store import Store
     from expound_papers.tables.figures_file import export_figures
 
-    for part, results in load_page_parts(pages, output_dir):
+    store = Store(output_dir)
+    for part, results in load_page_parts(pages, store):
         path = part.path.with_suffix(".parquet")
-        count = export_figures([each.study for each in results.values()], Store(output_dir), path)
+        count = export_figures([each.study for each in results.values()], store, path)
         say(f"{path}: figures of {count} runs, {path.stat().st_size / 1e6:.2f} MB")
 
 

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pandas as pd
+
 from expound.data.atomic_files import atomic_folder
 from expound.data.provenance import digest, get_versions, write_json
 from expound.data.run_folder import read_record
 from expound.errors import ExpoundError
 from expound.evaluation.workers.task import available_cores
+from expound_papers.runs.run_files import read_numbers
 
 RECORD, FIGURES_ONLY = "cell.json", "figures_only"
 
@@ -115,6 +118,18 @@ class Store:
         """Return whether a cell has all its files, such as model weights; imported figures do not."""
         record = self.read_record(key)
         return record is not None and not record.get(FIGURES_ONLY)
+
+    def has_file(self, key: str, name: str) -> bool:
+        """Return whether a finished cell has a file."""
+        return (self.cell_folder(key) / name).exists()
+
+    def read_numbers(self, key: str, name: str) -> dict[str, float]:
+        """Return the numbers in a JSON file of a finished cell; an undefined one, null, is NaN."""
+        return dict(read_numbers(self.cell_folder(key) / name))
+
+    def read_frame(self, key: str, name: str) -> pd.DataFrame:
+        """Return a Parquet file of a finished cell."""
+        return pd.read_parquet(self.cell_folder(key) / name)
 
     def list_unfinished(self, cells: Sequence[Cell]) -> list[str]:
         """Return the keys of the cells to execute, in the order of `cells`.

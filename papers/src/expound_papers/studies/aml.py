@@ -33,7 +33,7 @@ METRICS = {
 IDS = {"Suff": "sufficiency", "LO": "log_odds", "Comp": "comprehensiveness", "A-S": "aopc_sufficiency"}
 IDS["A-C"] = "aopc_comprehensiveness"
 MASKS: dict[str, Any] = {"fAML": "attributive_masking:{run}?refine_steps=10", "pAML": "attributive_masking:{run}"}
-REFINED = "attributive_masking:{run}?refine_steps=10&refine_layers=3&rank=8&refine_rate=5e-3"
+REFINED = "attributive_masking:{run}?refine_steps=10&refine_layers=3&lora_rank=8&refine_rate=5e-3"
 NOISY_DCMP, NOISY_DXL = "best of 11 noisy DCMP", "best of 11 noisy DXL"
 EXPLAINERS: dict[str, Any] = {
     "SIG": "sequential_integrated_gradients",

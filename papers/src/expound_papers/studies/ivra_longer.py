@@ -164,15 +164,15 @@ def ivra_losses(study: Study) -> None:
     # float32: made on a processor that multiplies bfloat16 matrices slowly
     setup = Setup(study, TASKS[:1], (0,), {"bf16": False})
     control = setup.train_control(24)
-    losses: dict[str, dict[str, dict[str, Any]]] = {
+    losses: dict[str, dict[str, str]] = {
         "COMP": {
-            "μ = 1": {}, "μ = 0.5": {"comprehensiveness_margin": 0.5}, "μ = 0.1": {"comprehensiveness_margin": 0.1},
+            "μ = 1": "COMP", "μ = 0.5": "comprehensiveness?margin=0.5", "μ = 0.1": "comprehensiveness?margin=0.1",
         },
         "SUFF": {
-            "μ = 0.1": {}, "μ = 0.5": {"sufficiency_margin": 0.5}, "μ = 1": {"sufficiency_margin": 1.0},
-            "MAE": {"sufficiency_form": "mae"}, "KL": {"sufficiency_form": "kl"},
+            "μ = 0.1": "SUFF", "μ = 0.5": "sufficiency?margin=0.5", "μ = 1": "sufficiency?margin=1.0",
+            "MAE": "sufficiency?form=mae", "KL": "sufficiency?form=kl",
         },
-        "CONS": {"L2": {}, "L1": {"consistency_distance": "l1"}, "clustering": {}},
+        "CONS": {"L2": "CONS", "L1": "consistency?distance=l1", "clustering": "clustering_consistency"},
     }  # fmt: skip
     rates: dict[str, dict[str, Any]] = {
         "COMP": {"lr_multiplier": 333, **WARM},
@@ -181,9 +181,9 @@ def ivra_losses(study: Study) -> None:
     }
     runs: dict[str, list[Runs]] = {}
     for metric, of_metric in losses.items():
-        for loss, how in of_metric.items():
-            name, criterion = f"{metric}, {loss}", "clustering_consistency" if loss == "clustering" else metric
-            runs.setdefault(metric, []).append(setup.train(name, criterion, rates[metric], normalizer="softmax", **how))
+        for loss, criterion in of_metric.items():
+            trained = setup.train(f"{metric}, {loss}", criterion, rates[metric], normalizer="softmax")
+            runs.setdefault(metric, []).append(trained)
     setup.judge("control", control, [UNTRAINED], [*losses])
     for metric, kind in {"COMP": "comprehensiveness", "SUFF": "sufficiency", "CONS": "consistency"}.items():
         setup.judge(kind, runs[metric], ["IvRA", UNTRAINED], [metric])

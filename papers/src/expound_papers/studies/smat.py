@@ -347,7 +347,7 @@ def smat_table_5(study: Study) -> None:
 def explain_quality(study: Study, *, static: bool = True) -> None:
     """Judge explanations against the words that post-editors changed, of the source and of the translation apart."""
     task = begin_quality(study)
-    metrics = {"src.": "side_auc?side=1&absolute=false", "tgt.": "side_auc?side=2&absolute=false"}
+    metrics = {"src.": "segment_auc?segment=1&absolute=false", "tgt.": "segment_auc?segment=2&absolute=false"}
     if static:
         study.judge("static", task.teacher, task.exam, EXPLAINERS, metrics)
     learned = task.train(LEARNED, pool="200" if study.is_small else "4200")

@@ -110,15 +110,15 @@ class TableFigures:
 
     def _measure(self, differences: Floats, rows: Sequence[int], column: int) -> Effect:
         """Return the effect of figures by seed, over examples if it is a difference and their figures are stored."""
-        part, figures, entry = self.layout.part, self.layout.figures, self.layout.columns[column]
+        part, entry = self.layout.part, self.layout.columns[column]
         entries = [self.layout.rows[row] for row in rows]
         metric = get_metric(part, entries[0], entry)
         is_stored = metric in self.results.study.metrics or metric in PREDICTION_FIGURES
         pairs = []
         if is_stored and metric not in part.gain:
-            pairs = pair_summands(self.results, part, figures, entries, entry, repeat_single=True)
-        judged = None if pairs else count_judged(self.results, part, figures, entries[0], entry)
-        is_trained = any(has_training(self.results, part, figures, each, entry) for each in entries)
+            pairs = pair_summands(self.results, self.layout, entries, entry, repeat_single=True)
+        judged = None if pairs else count_judged(self.results, self.layout, entries[0], entry)
+        is_trained = any(has_training(self.results, self.layout, each, entry) for each in entries)
         return measure_effect(differences / part.scale, pairs, part.scale, judged, is_trained=is_trained)
 
     def _find(self, row: str, column: str) -> tuple[list[int], int, list[BySeed]] | None:

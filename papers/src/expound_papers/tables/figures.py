@@ -95,9 +95,8 @@ def _read_run_frames(results: Results, part: FigurePart, name: str) -> list[pd.D
     """Return a file of each run that has it, with the run's recipe, dataset and seed."""
     frames = []
     for run in _select_runs(results, part):
-        path = results.store.cell_folder(run.cell.key) / name
-        if path.exists():
-            frame = results.name_explainers(run, pd.read_parquet(path))
+        if results.store.has_file(run.cell.key, name):
+            frame = results.name_explainers(run, results.store.read_frame(run.cell.key, name))
             frames.append(frame.assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
     return frames
 

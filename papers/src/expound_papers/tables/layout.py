@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -18,6 +18,7 @@ from expound_papers.tables.results import Results
 
 Entry = tuple[str, ...]
 BySeed: TypeAlias = "pd.Series[float]"
+Line: TypeAlias = Mapping[Hashable, Any]
 T = TypeVar("T")
 RUN = ("training", "model", "recipe", "seed")
 PLACE = ("training", "model", "recipe", "dataset", "explainer", "metric")
@@ -26,29 +27,41 @@ PLACE = ("training", "model", "recipe", "dataset", "explainer", "metric")
 class TableLayout(NamedTuple):
     """A table before its cells are summarized.
 
-    `part`: its part of the study file. `figures`: the rows of `Results.figures` that it shows. `values`: the figures of
-    each cell (row, column), by seed.
+    `part`: its part of the study file. `figures`: the rows of `Results.figures` that it shows. `lines`: the rows of
+    `figures` that belong to each cell (row, column), by seed. `values`: their figures.
     """
 
     part: TablePart
     figures: pd.DataFrame
     rows: list[Entry]
     columns: list[Entry]
+    lines: dict[tuple[Entry, Entry], dict[int, Line]]
     values: dict[tuple[int, int], BySeed]
 
 
 def lay_out_table(results: Results, name: str) -> TableLayout:
-    """The figures of a table in their cells; see `make_study_table`."""
-    declared = results.study.tables
-    check_choice("table", name, declared)
-    part = declared[name]
+    """Return the figures of a table in their cells; see `make_study_table`. A table is laid out once."""
+    check_choice("table", name, results.study.tables)
+    if name not in results.layouts:
+        results.layouts[name] = _lay_out_table(results, name)
+    layout: TableLayout = results.layouts[name]
+    return layout
+
+
+def _lay_out_table(results: Results, name: str) -> TableLayout:
+    part = results.study.tables[name]
     figures = average_over_fields(part, compute_gains(results, part, select_figures(results, part.metrics, part.where)))
     _check_single_source(results, name, part, figures)
     rows, columns = (
         _sort_entries(results, part, figures, part.rows),
         _sort_entries(results, part, figures, part.columns),
     )
-    return TableLayout(part, figures, rows, columns, cell_values(figures, part, rows, columns))
+    lines = _group_lines(figures, part)
+    values = {}
+    for (row, column), cell in lines.items():
+        by_seed = {seed: line["value"] for seed, line in cell.items()}
+        values[rows.index(row), columns.index(column)] = pd.Series(by_seed, dtype=np.float64)
+    return TableLayout(part, figures, rows, columns, lines, values)
 
 
 def select_figures(results: Results, metrics: Sequence[str], where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -101,17 +114,14 @@ def _sort_entries(results: Results, part: TablePart, figures: pd.DataFrame, fiel
     return sorted(set(figures[list(fields)].astype(str).itertuples(index=False, name=None)), key=place)
 
 
-def cell_values(
-    figures: pd.DataFrame, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry]
-) -> dict[tuple[int, int], BySeed]:
-    """Return the figures of each cell (row, column), one per run, by seed."""
-    values: dict[tuple[int, int], BySeed] = {}
-    for key, group in figures.groupby([*part.rows, *part.columns], sort=False):
-        entry = tuple(map(str, key))
-        place = rows.index(entry[: len(part.rows)]), columns.index(entry[len(part.rows) :])
+def _group_lines(figures: pd.DataFrame, part: TablePart) -> dict[tuple[Entry, Entry], dict[int, Line]]:
+    """Return the figures of each cell (row, column) as records, by seed."""
+    lines: dict[tuple[Entry, Entry], dict[int, Line]] = {}
+    for line in figures.to_dict("records"):
+        row, column = (tuple(str(line[field]) for field in fields) for fields in (part.rows, part.columns))
         # Several judgements may repeat a figure of the same run.
-        values[place] = group.drop_duplicates(list(RUN)).set_index("seed")["value"].astype(np.float64)
-    return values
+        lines.setdefault((row, column), {}).setdefault(int(line["seed"]), line)
+    return lines
 
 
 def _check_single_source(results: Results, name: str, part: TablePart, figures: pd.DataFrame) -> None:

@@ -28,14 +28,14 @@ def make_leaderboards(store: Store) -> dict[str, Leaderboard]:
     """
     found: dict[str, list[tuple[str, str, pd.DataFrame]]] = {}
     for key in store.list_finished():
-        record, path = store.read_record(key), store.cell_folder(key) / RESULTS
-        if record is None or not path.exists():
+        record = store.read_record(key)
+        if record is None or not store.has_file(key, RESULTS):
             continue
         model = record["config"]["model"]
-        if TRAINED in model and store.is_done(model[TRAINED]) and is_infeasible(store.cell_folder(model[TRAINED])):
+        if TRAINED in model and store.is_done(model[TRAINED]) and is_infeasible(store, model[TRAINED]):
             continue
         *place, seed, _, dataset = record["title"].split(" / ")
-        frame = pd.read_parquet(path)
+        frame = store.read_frame(key, RESULTS)
         # The same example under another seed is another observation.
         frame["example"] = seed + " / " + frame["example"].astype(str)
         known = frame.columns[frame.columns.isin(list(record["config"]["metrics"]))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from expound.metrics import cards, metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.training.loop.run import METRICS
 from expound_papers.protocols.registry import PROTOCOLS
-from expound_papers.runs.run_files import FIGURES, PREDICTIONS, RESULTS, read_numbers
+from expound_papers.runs.run_files import FIGURES, PREDICTIONS, RESULTS
 from expound_papers.runs.store import Store
 from expound_papers.study.parts import StudyRun
 from expound_papers.study.study import Study
@@ -37,12 +36,14 @@ class Results:
         figures: one row per run, explainer and metric, with the columns COLUMNS; `explainer` is empty for a figure of
             the model itself. Figures of training (of the best model on the dev split) begin with `dev_`.
         left_out: addresses of models that are excluded because they missed the constraint of their training.
+        layouts: the tables that were laid out so far, by name.
     """
 
     study: Study
     store: Store
     figures: pd.DataFrame
     left_out: frozenset[str] = frozenset()
+    layouts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _examples: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def get_card(self, name: str) -> MetricCard:
@@ -79,7 +80,7 @@ class Results:
         return self._examples[run.title]
 
     def _read_examples(self, run: StudyRun) -> pd.DataFrame:
-        frame = self.name_explainers(run, pd.read_parquet(self.store.cell_folder(run.cell.key) / RESULTS))
+        frame = self.name_explainers(run, self.store.read_frame(run.cell.key, RESULTS))
         protocol = chain.from_iterable(each.figures for each in PROTOCOLS.values())
         usual = ["example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol]
         kept = frame[frame.columns[frame.columns.isin(usual)]].copy()
@@ -97,7 +98,7 @@ class Results:
 
     def read_predictions(self, run: StudyRun) -> pd.DataFrame:
         """Return the predictions of a judgement's model, one row per example."""
-        return pd.read_parquet(self.store.cell_folder(run.cell.key) / PREDICTIONS)
+        return self.store.read_frame(run.cell.key, PREDICTIONS)
 
 
 def collect_results(study: Study, store: Store) -> Results:
@@ -106,7 +107,7 @@ def collect_results(study: Study, store: Store) -> Results:
     done = [run for run in study.runs if store.is_done(run.cell.key)]
     missed = set[str]()
     for run in done:
-        if not run.dataset and is_infeasible(store.cell_folder(run.cell.key)):
+        if not run.dataset and is_infeasible(store, run.cell.key):
             missed.add(run.cell.key)
     rows, titles = list[tuple[Any, ...]](), set[str]()
     for run in done:
@@ -119,26 +120,26 @@ def collect_results(study: Study, store: Store) -> Results:
     return replace(empty, figures=pd.DataFrame(rows, columns=list(COLUMNS)), left_out=frozenset(missed))
 
 
-def is_infeasible(folder: Path) -> bool:
-    """Return whether a trained model missed the constraint of its training, as its folder says."""
-    return dict(read_numbers(folder / METRICS)).get("feasible") == 0
+def is_infeasible(store: Store, key: str) -> bool:
+    """Return whether a trained model missed the constraint of its training, as its figures say."""
+    return store.read_numbers(key, METRICS).get("feasible") == 0
 
 
 def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
-    folder = results.store.cell_folder(run.cell.key)
+    store, key = results.store, run.cell.key
     place = (run.training, run.model, run.recipe, run.seed)
     if not run.dataset:
         dev = results.study.trainings[run.training].dev.name
         # The training metrics are of the checkpoint that was best on dev.
-        for name, value in read_numbers(folder / METRICS):
+        for name, value in store.read_numbers(key, METRICS).items():
             yield (*place, dev, "", "", f"{DEV}{name}", value)
-        record = results.store.read_record(run.cell.key) or {}
+        record = store.read_record(key) or {}
         yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
         return
     if not run.partly:
-        for name, value in read_numbers(folder / FIGURES):
+        for name, value in store.read_numbers(key, FIGURES).items():
             yield (*place, run.dataset, run.judgement, "", name, value)
-    if (folder / RESULTS).exists():
+    if store.has_file(key, RESULTS):
         means = results.read_examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
         for explainer, row in means.iterrows():
             for figure, mean in row.items():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,8 +24,8 @@ from expound_papers.study.parts import Significance, StudyRun, TablePart
 from expound_papers.tables.layout import (
     RUN,
     Entry,
+    Line,
     TableLayout,
-    cell_values,
     center_and_spread,
     format_entry,
     get_card,
@@ -45,13 +44,13 @@ def make_study_table(results: Results, name: str) -> PaperTable:
     layout = lay_out_table(results, name)
     if layout.part.show == EXAMPLES:
         return make_example_table(results, name, layout)
-    part, figures, rows, columns, values = layout
+    part, rows, columns = layout.part, layout.rows, layout.columns
     numbers = np.full((3, len(rows), len(columns)), np.nan)
     count = np.zeros((len(rows), len(columns)), dtype=np.int64)
-    for (row, column), own in values.items():
+    for (row, column), own in layout.values.items():
         numbers[:, row, column] = center_and_spread(np.asarray(own, np.float64) * part.scale, part.show)
         count[row, column] = len(own)
-    marked, note = _test_significance(results, part, part.significance, figures, rows, columns)
+    marked, note = _test_significance(results, layout, part.significance)
     rank = _rank_cells(results, part, rows, columns, numbers[0]) if part.mark_best else np.zeros_like(count)
     return PaperTable(
         title=part.caption or name,
@@ -90,24 +89,20 @@ def _rank_cells(
 
 
 def _test_significance(
-    results: Results,
-    part: TablePart,
-    how: Significance | None,
-    figures: pd.DataFrame,
-    rows: Sequence[Entry],
-    columns: Sequence[Entry],
+    results: Results, layout: TableLayout, how: Significance | None
 ) -> tuple[NDArray[np.bool_], str]:
     """Return which cells differ significantly from the row `how.against`, and a note for the caption."""
+    rows, columns = layout.rows, layout.columns
     marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
     if how is None:
         return marked, ""
     if how.method == "quartiles":
-        return _compare_quartiles(results, part, how, figures, rows, columns)
+        return _compare_quartiles(results, layout, how)
     places, p_values = [], []
     for i, row in enumerate(rows):
         against = _reference_row(row, rows, how.against)
         for j, column in enumerate(columns):
-            pairs = pair_summands(results, part, figures, (against, row), column) if against is not None else []
+            pairs = pair_summands(results, layout, (against, row), column) if against is not None else []
             if pairs:
                 one, other = zip(*pairs, strict=True)
                 places.append((i, j))
@@ -122,17 +117,10 @@ def _test_significance(
     )
 
 
-def _compare_quartiles(
-    results: Results,
-    part: TablePart,
-    how: Significance,
-    figures: pd.DataFrame,
-    rows: Sequence[Entry],
-    columns: Sequence[Entry],
-) -> tuple[NDArray[np.bool_], str]:
+def _compare_quartiles(results: Results, layout: TableLayout, how: Significance) -> tuple[NDArray[np.bool_], str]:
     """Return which cells are better than the row `how.against` without overlap of the quartile ranges, and a note."""
+    part, rows, columns, values = layout.part, layout.rows, layout.columns, layout.values
     marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
-    values = cell_values(figures, part, rows, columns)
     for (i, j), own in values.items():
         against = _reference_row(rows[i], rows, how.against)
         if against is not None and (rows.index(against), j) in values:
@@ -157,8 +145,7 @@ def _reference_row(row: Entry, rows: Sequence[Entry], against: str) -> Entry | N
 
 def pair_summands(
     results: Results,
-    part: TablePart,
-    figures: pd.DataFrame,
+    layout: TableLayout,
     rows: Sequence[Entry],
     column: Entry,
     *,
@@ -169,7 +156,7 @@ def pair_summands(
     The summands of one row are paired with zeros. `repeat_single`: pair the only run of a row with each run of the
     other row.
     """
-    lines = [_select_lines(part, figures, row, column) for row in rows]
+    lines = [layout.lines.get((row, column), {}) for row in rows]
     first, second = lines[0], lines[-1]
     if repeat_single:
         first, second = repeat_single_run(first, second)
@@ -187,16 +174,16 @@ def pair_summands(
     return pairs
 
 
-def count_judged(results: Results, part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> int | None:
+def count_judged(results: Results, layout: TableLayout, row: Entry, column: Entry) -> int | None:
     """Return the number of examples that a cell's first run was judged on; None for figures of training."""
-    runs = _find_judged_runs(results, next(iter(_select_lines(part, figures, row, column).values())))
+    runs = _find_judged_runs(results, next(iter(layout.lines[row, column].values())))
     return len(results.read_predictions(runs[0])) if runs else None
 
 
-def has_training(results: Results, part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> bool:
+def has_training(results: Results, layout: TableLayout, row: Entry, column: Entry) -> bool:
     """Return whether a run of the study trained the model or the explainer of a cell."""
     study = results.study
-    for line in _select_lines(part, figures, row, column).values():
+    for line in layout.lines[row, column].values():
         explainer = study.explainers.get(line["explainer"])
         if study.recipes[line["recipe"]].is_trained or study.judgements.get(line["judgement"]):
             return True
@@ -205,22 +192,14 @@ def has_training(results: Results, part: TablePart, figures: pd.DataFrame, row: 
     return False
 
 
-def _find_judged_runs(results: Results, line: Mapping[Hashable, Any]) -> list[StudyRun]:
+def _find_judged_runs(results: Results, line: Line) -> list[StudyRun]:
     """Return the runs that judged a figure; none for figures of training."""
     if not line["judgement"]:
         return []
     return results.find_runs(**{name: line[name] for name in (*RUN, "dataset", "judgement")})
 
 
-def _select_lines(part: TablePart, figures: pd.DataFrame, row: Entry, column: Entry) -> dict[int, dict[Hashable, Any]]:
-    """Return the figures of a cell as records, by seed."""
-    named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
-    keep = np.logical_and.reduce([figures[name] == value for name, value in named.items()])
-    mine = figures[keep].drop_duplicates(list(RUN))
-    return dict(zip(mine["seed"].tolist(), mine.to_dict("records"), strict=True))
-
-
-def _run_summands(results: Results, line: Mapping[Hashable, Any]) -> Summands | None:
+def _run_summands(results: Results, line: Line) -> Summands | None:
     """Return the per-example summands of a figure; None for figures of training, whose summands are not stored."""
     explainer = line["explainer"]
     for run in _find_judged_runs(results, line):

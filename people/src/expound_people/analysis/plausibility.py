@@ -75,7 +75,7 @@ def evaluate_plausibility(
 def _find_evidence_words(item: Explanation, spans: Sequence[Sequence[Sequence[int]]]) -> NDArray[np.bool_]:
     """Return a mask over the words of an explanation; `spans` are the marked characters of each text."""
     mask = []
-    for _, side, start, end in item.units:
+    for _, segment, start, end in item.units:
         # Methods split words by their own tokenizer, so a word counts if it overlaps a mark, not if it equals one.
-        mask.append(side < len(spans) and any(start < last and first < end for first, last in spans[side]))
+        mask.append(segment < len(spans) and any(start < last and first < end for first, last in spans[segment]))
     return np.array(mask)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import trueskill
-from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 Ballot = Mapping[str, int]
 """One ranking: the rank of each method, 1 is best; ties share a rank."""
@@ -87,10 +87,8 @@ def kendall_w(ballots: Sequence[Ballot]) -> float:
     if len(ballots) < 2 or len(ballots[0]) < 2 or any(set(ballot) != set(ballots[0]) for ballot in ballots):
         return float("nan")
     methods = sorted(ballots[0])
-    rows = []
-    for ballot in ballots:
-        rows.append(compute_midranks([ballot[method] for method in methods]))
-    ranks = np.stack(rows)
+    # Tied methods share the mean of their positions.
+    ranks = np.stack([rankdata([ballot[method] for method in methods]) for ballot in ballots])
     m, n = ranks.shape
     spread = float(((ranks.sum(0) - m * (n + 1) / 2) ** 2).sum())
     # Siegel and Castellan (1988): every group of t tied methods lowers the largest possible spread by t³ - t.
@@ -115,9 +113,3 @@ def mean_kendall_w(ballots: Iterable[tuple[int, Ballot]]) -> tuple[float, int]:
     if not values:
         return float("nan"), 0
     return float(np.mean(values)), len(values)
-
-
-def compute_midranks(ranks: Sequence[int]) -> NDArray[np.float64]:
-    """Return ranks in which tied methods share the mean of their positions, as rank statistics need them."""
-    values = np.asarray(ranks)
-    return np.array([(values < v).sum() + ((values == v).sum() + 1) / 2 for v in values], dtype=np.float64)

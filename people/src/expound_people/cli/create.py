@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,6 @@ from expound.errors import ExpoundError
 from expound_people.cli.shared import StorageUrl, open_storage
 
 if TYPE_CHECKING:
-    from expound.evaluation.compare.comparison import Comparison
     from expound.models import ExplainedModel
     from expound_people.items import StudyItem
 
@@ -89,6 +87,7 @@ def create(
     if name is None:
         raise ExpoundError("give the study a name, or a --protocol")
     check(models=model or [], data=data, methods=methods, device=device, dtype=dtype, files=result or [])
+    from expound_people.kinds import KINDS
     from expound_people.projects import check_new_study, create_project
     from expound_people.protocol.rehearsal import rehearse
 
@@ -99,8 +98,18 @@ def create(
     sources = name_models(model or [])
     models = load_models(sources, threads, device, dtype=dtype, max_length=max_length, task=task)
     rows = load_rows(data, split, limit or LIMIT, seed, models)
-    material = StudyMaterial(models, options.split_ids(methods) or [], rows, result or (), limit or LIMIT, seed)
-    items, labels = make_items(name, kind, material, text)
+    if result:
+        items, labels = _select_items(result, limit or LIMIT)
+    elif models and rows:
+        say(f"explaining {len(rows)} examples for the study {name}")
+        items, labels = _explain_rows(models, rows, options.split_ids(methods) or [], seed)
+    else:
+        raise ExpoundError(
+            f"the study {name} needs explanations: give --result DIR (a folder that compare or explain has written), "
+            "or --model and --data"
+        )
+    if KINDS[kind].has_changes:
+        items = _add_changed_versions(items, models, text, seed)
     origin = None
     if models:
         from expound_people.origin import describe_origin
@@ -113,78 +122,43 @@ def create(
     say(f"created the study {name} with {len(items)} examples; `expound people serve` serves it")
 
 
-@dataclass(frozen=True)
-class StudyMaterial:
-    """The inputs of a new study: folders with explanations, or models, methods and examples."""
-
-    models: Mapping[str, ExplainedModel]
-    methods: Sequence[str]
-    rows: Sequence[Mapping[str, Any]]
-    results: Sequence[Path] = field(default_factory=tuple)
-    limit: int = LIMIT
-    seed: int = 0
-
-
-def make_items(
-    name: str, kind: str, material: StudyMaterial, protocol: str | None
-) -> tuple[list[StudyItem], Sequence[str]]:
-    """Return the study's examples, with changed versions if the kind has them, and the labels of the model."""
-    from expound_people.kinds import KINDS
-
-    items, labels = _explain_items(name, material)
-    if KINDS[kind].has_changes:
-        items = _add_changed_versions(items, material, protocol)
-    return items, labels
-
-
-def _explain_items(name: str, material: StudyMaterial) -> tuple[list[StudyItem], Sequence[str]]:
-    from expound_people.items import (
-        explain_items,
-        make_follow_up_items,
-        select_comparison_items,
-        select_saved_items,
-    )
-
-    if material.results:
-        comparisons, explanations = _read_results(material.results)
-        for comparison in comparisons:
-            return select_comparison_items(comparison, material.limit), comparison.config.get("labels", ())
-        return select_saved_items(explanations, material.limit), ()
-    if material.models and material.rows:
-        model = next(iter(material.models.values()))
-        say(f"explaining {len(material.rows)} examples for the study {name}")
-        if len(material.models) > 1:
-            method = material.methods[0] if material.methods else ""
-            return make_follow_up_items(material.models, material.rows, method, material.seed), model.labels
-        return explain_items(model, material.rows, material.methods, material.seed), model.labels
-    raise ExpoundError(
-        f"the study {name} needs explanations: give --result DIR (a folder that compare or explain has written), "
-        "or --model and --data"
-    )
-
-
-def _read_results(folders: Sequence[Path]) -> tuple[list[Comparison], list[Any]]:
-    """Return the comparisons in some folders, and the explanations that `explain` saved in the others."""
+def _select_items(folders: Sequence[Path], limit: int) -> tuple[list[StudyItem], Sequence[str]]:
+    """Return examples of the first comparison in some folders, or of the explanations that `explain` has saved."""
     from expound.evaluation.compare.comparison import Comparison
-    from expound.reports.explanations import Explanations
+    from expound.reports.explanations import Explanation, Explanations
     from expound.reports.storage import CONFIG, DATA
+    from expound_people.items import select_comparison_items, select_saved_items
 
-    comparisons, explanations = list[Comparison](), list[Any]()
+    explanations: list[Explanation] = []
     for folder in folders:
-        if (folder / DATA).is_file() and (folder / CONFIG).is_file():
-            explanations += Explanations.load(folder)
-        else:
-            comparisons.append(Comparison.load(folder))
-    return comparisons, explanations
+        if not (folder / DATA).is_file() or not (folder / CONFIG).is_file():
+            comparison = Comparison.load(folder)
+            return select_comparison_items(comparison, limit), comparison.config.get("labels", ())
+        explanations += Explanations.load(folder)
+    return select_saved_items(explanations, limit), ()
 
 
-def _add_changed_versions(items: Sequence[StudyItem], material: StudyMaterial, protocol: str | None) -> list[StudyItem]:
+def _explain_rows(
+    models: Mapping[str, ExplainedModel], rows: Sequence[Mapping[str, Any]], methods: Sequence[str], seed: int
+) -> tuple[list[StudyItem], Sequence[str]]:
+    """Return the examples with explanations by several methods, or by one method of several models, and the labels."""
+    from expound_people.items import explain_items, make_follow_up_items
+
+    model = next(iter(models.values()))
+    if len(models) > 1:
+        return make_follow_up_items(models, rows, methods[0] if methods else "", seed), model.labels
+    return explain_items(model, rows, methods, seed), model.labels
+
+
+def _add_changed_versions(
+    items: Sequence[StudyItem], models: Mapping[str, ExplainedModel], protocol: str | None, seed: int
+) -> list[StudyItem]:
     """Add changed versions to the examples, by the protocol's rule or the default rule."""
     from expound_people.changes import add_changed_versions
     from expound_people.protocol.file import ChangePart, parse_protocol
 
-    if not material.models:
+    if not models:
         raise ExpoundError("a study of kind counterfactual needs the --model whose answers people predict")
     rule = ChangePart() if protocol is None else parse_protocol(protocol).change
     say("running the model on changed examples")
-    return add_changed_versions(next(iter(material.models.values())), items, rule, material.seed)
+    return add_changed_versions(next(iter(models.values())), items, rule, seed)

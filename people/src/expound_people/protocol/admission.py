@@ -85,7 +85,7 @@ def admit(session: Session, project: Project, protocol: Protocol, who: Visitor) 
         _replace_token(session, earlier, digest_token(token))
         return token
     active = _find_active(project, protocol)
-    if count_open_places(session, project, protocol, active) <= 0:
+    if _count_open_places(session, project, protocol, active) <= 0:
         raise StudyFullError
     # The smallest free slot: slots of annotators who withdrew or failed are used again, to keep the design balanced.
     taken = {annotator.slot for annotator in active}
@@ -112,12 +112,8 @@ def _replace_token(session: Session, person: Annotator, digest: str) -> None:
     person.token_digest = digest
 
 
-def count_open_places(
-    session: Session, project: Project, protocol: Protocol, active: Sequence[Annotator] | None = None
-) -> int:
+def _count_open_places(session: Session, project: Project, protocol: Protocol, active: Sequence[Annotator]) -> int:
     """Return how many more annotators are needed; 0 or less if the study is full or its intervals are narrow enough."""
-    if active is None:
-        active = _find_active(project, protocol)
     stop, complete = protocol.stop, sum(annotator.status == COMPLETE for annotator in active)
     if stop is not None and complete >= stop.least and find_widest_interval(session, project) <= stop.width:
         return 0

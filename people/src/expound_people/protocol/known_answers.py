@@ -36,7 +36,7 @@ def make_known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> 
     If annotators mark sentences, the evidence is extended to whole sentences.
     """
     kind = KINDS[plan.kind]
-    example = _make_text_item(part) if part.square is None else _make_picture_item(part)
+    example = _make_item(part)
     evidence = _locate_evidence(part)
     explanations: dict[str, Explanation] = {}
     if plan.kind != "highlight":
@@ -50,7 +50,7 @@ def make_known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> 
     if plan.main.unit != "word":
         units = split_units(example.texts, plan.main.unit)
         is_evidence = find_marked_units(units, evidence)
-        evidence = [[unit.side, unit.start, unit.end] for unit in compress(units, is_evidence)]
+        evidence = [[unit.segment, unit.start, unit.end] for unit in compress(units, is_evidence)]
     item.role = role
     item.content = item.content | {"evidence": evidence, "feedback": list(part.feedback)}
     return item
@@ -58,10 +58,9 @@ def make_known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> 
 
 def make_planted_example(part: KnownPart) -> tuple[StudyItem, Explanation]:
     """Return an example and the explanation that shows its evidence, for the instructions."""
-    example = _make_text_item(part) if part.square is None else _make_picture_item(part)
     # The seed decides the decoys only, which are not used here.
     explanations = _make_explanations(part, _locate_evidence(part), np.random.default_rng(0))
-    return example, explanations[PLANTED]
+    return _make_item(part), explanations[PLANTED]
 
 
 def has_passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
@@ -81,21 +80,18 @@ def has_passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
 
 
 def _locate_evidence(part: KnownPart) -> list[list[int]]:
-    """Return the marks [side, start, end] of the evidence in the text; empty for sources and pictures."""
+    """Return the marks [segment, start, end] of the evidence in the text; empty for sources and pictures."""
     if part.sources or part.text is None:
         return []
     starts = [part.text.index(evidence) for evidence in part.evidence]
     return [[0, start, start + len(evidence)] for start, evidence in zip(starts, part.evidence, strict=True)]
 
 
-def _make_text_item(part: KnownPart) -> StudyItem:
-    return StudyItem((str(part.text),), prediction=part.prediction)
-
-
-def _make_picture_item(part: KnownPart) -> StudyItem:
-    """Return an example whose picture has grey squares, and a red one as evidence."""
+def _make_item(part: KnownPart) -> StudyItem:
+    """Return an example of the text, or of a picture that has grey squares, and a red one as evidence."""
+    if part.square is None:
+        return StudyItem((str(part.text),), prediction=part.prediction)
     rows, columns = part.grid
-    assert part.square is not None
     # The seed is the size of the grid, so that a picture is the same whenever it is generated.
     shade = np.random.default_rng([rows, columns]).integers(90, 170, (rows, columns, 1)).repeat(3, 2)
     shade[part.square[0] - 1, part.square[1] - 1] = (205, 40, 40)
@@ -122,8 +118,7 @@ def _make_explanations(
         if part.sources:
             explanations[name] = _make_response_explanation(part, name, scores)
         else:
-            texts = () if part.text is None else (part.text,)
-            explanations[name] = _make_explanation(part, texts, name, scores)
+            explanations[name] = _make_explanation(part, name, scores)
     return explanations
 
 
@@ -167,7 +162,7 @@ def _make_response_explanation(part: KnownPart, name: str, scores: NDArray[np.fl
     )
 
 
-def _make_explanation(part: KnownPart, texts: tuple[str, ...], name: str, scores: NDArray[np.float32]) -> Explanation:
+def _make_explanation(part: KnownPart, name: str, scores: NDArray[np.float32]) -> Explanation:
     target = Target(part.prediction, 0, 1.0)
     words = () if part.text is None else split_words(part.text, 0)
     units = [Unit(word.text, 0, word.start, word.end) for word in words] or [Unit("")] * len(scores)
@@ -177,7 +172,7 @@ def _make_explanation(part: KnownPart, texts: tuple[str, ...], name: str, scores
         scores=scores[None],
         unit="word" if words else "patch",
         method=name,
-        texts=texts,
+        texts=() if part.text is None else (part.text,),
         prediction=target,
         tokens=tuple(units),
         token_scores=scores[None],

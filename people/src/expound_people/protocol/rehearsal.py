@@ -13,7 +13,6 @@ from expound_people.projects import find_annotator
 from expound_people.protocol import stages
 from expound_people.protocol.admission import COMPLETE, StudyFullError, Visitor, admit
 from expound_people.protocol.file import Protocol, QuestionPart, parse_protocol
-from expound_people.protocol.step_pages import finish_if_done, get_stage
 from expound_people.tables import Annotator, Project
 
 
@@ -46,14 +45,14 @@ def _take_part(session: Session, project: Project, protocol: Protocol) -> str:
     person = find_annotator(session, token)
     assert person is not None
     progress = answers.load_progress(session, person)
-    while (stage := get_stage(session, progress, protocol)) != stages.END:
+    while (stage := stages.find_stage(session, person, protocol)) != stages.END:
         if stage in (stages.TRAINING, stages.MAIN):
             _answer_examples(session, person, stages.TRAINING if stage == stages.TRAINING else "")
         else:
             stages.save_step(session, progress, protocol, stage, _fill_step(protocol, stage), None)
         session.flush()
         progress = answers.load_progress(session, person)
-    finish_if_done(session, progress)
+    stages.finish_if_done(session, progress)
     return person.status
 
 

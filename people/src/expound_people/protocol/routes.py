@@ -81,7 +81,7 @@ def _save_submission(request: Request, step: str, form: authentication.Form) -> 
         protocol = progress.protocol
         if protocol is None or step not in stages.STEP_READERS:
             raise HTTPException(404, "There is no such step.")
-        if step_pages.get_stage(session, progress, protocol) != step:
+        if stages.find_stage(session, progress.annotator, protocol) != step:
             # The form was sent twice, or from an old page: the annotator is redirected to the current stage.
             raise step_pages.WrongStageError
         try:
@@ -90,7 +90,7 @@ def _save_submission(request: Request, step: str, form: authentication.Form) -> 
             problem = translate_error(error, progress.language)
             return step_pages.render_step(request, session, progress, protocol, step, problem, form)
         session.flush()
-        step_pages.finish_if_done(session, progress)
+        stages.finish_if_done(session, progress)
     return RedirectResponse("/annotate", 303)
 
 

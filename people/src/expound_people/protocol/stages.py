@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from expound_people.answers import AnnotatorProgress
+from expound_people.answers import AnnotatorProgress, load_progress
 from expound_people.protocol.admission import (
     COMPLETE,
     FAILED,
@@ -30,11 +30,11 @@ MAX_ANSWER_LENGTH = 5000
 Form = Mapping[str, Sequence[str]]
 
 
-def find_stage(session: Session, progress: AnnotatorProgress, training: AnnotatorProgress, protocol: Protocol) -> str:
+def find_stage(session: Session, person: Annotator, protocol: Protocol) -> str:
     """Return the stage that an annotator has reached: the first one that is not finished."""
-    person = progress.annotator
     if person.status or is_late(person, protocol):
         return END
+    main, training = load_progress(session, person), load_progress(session, person, TRAINING)
     # Attempts are sorted, so the dict keeps the last one of each step.
     done = {step.name: step for step in load_steps(session, person)}
     has_understood = COMPREHENSION in done and done[COMPREHENSION].content["right"]
@@ -46,7 +46,7 @@ def find_stage(session: Session, progress: AnnotatorProgress, training: Annotato
         (INSTRUCTIONS, INSTRUCTIONS not in done),
         (TRAINING, training.next_place() is not None),
         (COMPREHENSION, protocol.comprehension is not None and not has_understood),
-        (MAIN, progress.next_place() is not None),
+        (MAIN, main.next_place() is not None),
         (QUESTIONNAIRE, bool(protocol.questionnaire) and QUESTIONNAIRE not in done),
     )
     return next((name for name, is_open in stages if is_open), END)
@@ -87,12 +87,10 @@ def save_step(
         set_status(person, FAILED)
 
 
-def mark_finished(
-    session: Session, progress: AnnotatorProgress, training: AnnotatorProgress, protocol: Protocol
-) -> None:
-    """Mark an annotator who has reached the end as complete or late, unless another status is set."""
-    person = progress.annotator
-    if person.status == "" and find_stage(session, progress, training, protocol) == END:
+def finish_if_done(session: Session, progress: AnnotatorProgress) -> None:
+    """Mark an annotator who has reached the end of the protocol as complete or late, unless another status is set."""
+    person, protocol = progress.annotator, progress.protocol
+    if protocol is not None and person.status == "" and find_stage(session, person, protocol) == END:
         set_status(person, LATE if is_late(person, protocol) else COMPLETE)
 
 

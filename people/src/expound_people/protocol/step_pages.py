@@ -24,28 +24,13 @@ class WrongStageError(Exception):
 def require_stage(session: Session, progress: AnnotatorProgress, stage: str) -> None:
     """Raise WrongStageError unless the annotator is at this stage; studies without a protocol have no stages."""
     protocol = progress.protocol
-    if protocol is not None and get_stage(session, progress, protocol) != stage:
+    if protocol is not None and stages.find_stage(session, progress.annotator, protocol) != stage:
         raise WrongStageError
-
-
-def get_stage(session: Session, progress: AnnotatorProgress, protocol: Protocol) -> str:
-    """Return the stage that an annotator has reached."""
-    # `progress` may be that of the training, so the main part is loaded.
-    main = answers.load_progress(session, progress.annotator)
-    training = answers.load_progress(session, progress.annotator, stages.TRAINING)
-    return stages.find_stage(session, main, training, protocol)
-
-
-def finish_if_done(session: Session, progress: AnnotatorProgress) -> None:
-    """Set the final status of an annotator who has reached the end of the protocol."""
-    if progress.protocol is not None:
-        training = answers.load_progress(session, progress.annotator, stages.TRAINING)
-        stages.mark_finished(session, progress, training, progress.protocol)
 
 
 def show_current_stage(request: Request, session: Session, progress: AnnotatorProgress, protocol: Protocol) -> Response:
     """Render the page of the stage that an annotator has reached, or redirect to an example."""
-    stage = get_stage(session, progress, protocol)
+    stage = stages.find_stage(session, progress.annotator, protocol)
     if stage == stages.END:
         return _render_end(request, progress, protocol)
     if stage == stages.TRAINING:

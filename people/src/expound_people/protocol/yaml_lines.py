@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -74,8 +74,6 @@ def parse_yaml(text: str, path: Path) -> YamlDocument:
         if mark := getattr(error, "problem_mark", None):
             place += f":{mark.line + 1}"
         raise ExpoundError(f"{place}: no YAML: {getattr(error, 'problem', None) or error}") from error
-    except RecursionError as error:
-        raise ExpoundError(f"{path}: a value contains itself") from error
 
 
 def _load_document(loader: _Loader, path: Path) -> YamlDocument:
@@ -83,7 +81,6 @@ def _load_document(loader: _Loader, path: Path) -> YamlDocument:
     if node is None:
         raise ExpoundError(f"{path} is empty: expected a protocol")
     _check_nodes(node, path)
-    _check_texts(node, path)
     lines = dict(_iterate_lines(loader, node, (), str(path)))
     try:
         return YamlDocument(loader.construct_document(node), lines)
@@ -92,44 +89,29 @@ def _load_document(loader: _Loader, path: Path) -> YamlDocument:
 
 
 def _check_nodes(root: yaml.Node, path: Path) -> None:
-    """Raise ExpoundError for equal keys in a mapping, and for a document too large or deep with aliases expanded."""
+    """Raise ExpoundError for equal keys, texts that cannot be stored, and too many or too deep values."""
     # Called before merge keys (<<) are resolved: afterwards, a mapping that overrides a merged key has it twice.
-    # Sizes are computed per node, without expansion: nine lines of aliases can expand to a billion values.
-    known: dict[int, tuple[int, int]] = {}
-
-    def measure(node: yaml.Node, above: int) -> tuple[int, int]:
-        """Return the number of values in a node and their depth."""
-        if id(node) not in known:
-            if isinstance(node, yaml.MappingNode):
-                _require_unique_keys(node, path)
-            inner: Iterable[yaml.Node] = ()
-            if isinstance(node, yaml.CollectionNode) and above <= DEEPEST:
-                # A mapping has (key, value) pairs, a sequence has values.
-                inner = chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
-            size, depth = 1, 1
-            for part in inner:
-                part_size, part_depth = measure(part, above + 1)
-                size, depth = size + part_size, max(depth, 1 + part_depth)
-            if size > LARGEST or max(depth, above) > DEEPEST:
-                raise ExpoundError(
-                    f"{path}:{node.start_mark.line + 1}: its aliases written out, a protocol has at most {LARGEST:,} "
-                    f"values, {DEEPEST} deep, and none contains itself"
-                )
-            known[id(node)] = size, depth
-        return known[id(node)]
-
-    measure(root, 0)
-
-
-def _check_texts(node: yaml.Node, path: Path) -> None:
-    """Raise ExpoundError for texts with NUL or half of a surrogate pair, which databases and pages cannot hold."""
-    if isinstance(node, yaml.ScalarNode):
-        if not is_storable(node.value):
-            raise ExpoundError(f"{path}:{node.start_mark.line + 1}: a text has a character that cannot be stored")
-        return
-    for part in node.value:
-        for inner in part if isinstance(part, tuple) else (part,):
-            _check_texts(inner, path)
+    # Aliases are expanded value by value: nine lines of aliases can expand to a billion values.
+    count, pending = 0, [(root, 0, 0)]
+    while pending:
+        node, depth, above = pending.pop()
+        # What an alias refers to stands on an earlier line than the alias.
+        line = max(above, node.start_mark.line + 1)
+        count += 1
+        if count > LARGEST or depth > DEEPEST:
+            raise ExpoundError(
+                f"{path}:{line}: its aliases written out, a protocol has at most {LARGEST:,} values, {DEEPEST} deep, "
+                "and none contains itself"
+            )
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            _require_unique_keys(node, path)
+            inner = list(chain.from_iterable(node.value))
+        elif isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        elif not is_storable(node.value):
+            raise ExpoundError(f"{path}:{line}: a text has a character that cannot be stored")
+        pending += [(part, depth + 1, line) for part in reversed(inner)]
 
 
 def _iterate_lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
 
+from expound.cli.shared.checks import check
 from expound.cli.shared.help import GroupedCommand
 from expound.cli.train.options import check_command, run
 from expound.data.registry import parse_params
-from expound.errors import ExpoundError
+from expound.errors import ExpoundError, check_choice
 from expound.training.loop.options import PYTHON_ONLY, RunOptions
 
 if TYPE_CHECKING:
@@ -54,6 +57,11 @@ class Recipes(TyperGroup):
             return None
         return make_command(cmd_name, RECIPES[cmd_name])
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the recipe's command, after a check of names that would otherwise fail once torch is imported."""
+        check_names(args)
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(cls=Recipes, help="Train a model: one command per training method.", no_args_is_help=True)
 
@@ -61,6 +69,21 @@ app = typer.Typer(cls=Recipes, help="Train a model: one command per training met
 @app.callback()
 def _group() -> None:
     """Train a model: one command per training method."""
+
+
+def check_names(words: Sequence[str]) -> None:
+    """Raise ExpoundError for an unknown explainer or metric, or for a model or data that do not exist."""
+    from expound.explainers.registry import EXPLAINERS
+    from expound.metrics.registry import METRICS
+    from expound.recipes.registry import GUIDES
+
+    given = dict(pairwise(words))
+    # SMaT has names of its own for the explainer of its teacher.
+    for option, known in (("--explainer", {*EXPLAINERS, *GUIDES}), ("--metric", {*METRICS})):
+        if option in given and words[0] != "smat":
+            check_choice(option.strip("-"), re.split("[?:]", given[option])[0], known)
+    model = given.get("--model", given.get("-m"))
+    check(models=[] if model is None else [model], data=given.get("--data", given.get("-d")))
 
 
 def make_command(name: str, factory: Callable[..., Any]) -> Any:
@@ -75,7 +98,9 @@ def make_command(name: str, factory: Callable[..., Any]) -> Any:
 
 def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
     """Return a function whose parameters are those of the recipe, of `run` and of RunOptions."""
-    own, options = list(_options(factory)), list(_options(RunOptions, leave_out=PYTHON_ONLY))
+    own = list(_options(factory))
+    # An option of the recipe with the name of one of all runs, as the rank of `lora`, has a default of its own.
+    options = list(_options(RunOptions, leave_out=[*PYTHON_ONLY, *(option.name for option in own)]))
 
     def train(**values: Any) -> None:
         from expound.recipes.registry import RECIPES, paper_parameters, use_preset

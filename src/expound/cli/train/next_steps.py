@@ -43,7 +43,7 @@ def print_change(recipe: Recipe, result: TrainResult, start: str, dev: Dataset, 
     after_values = judge(result.model, result, rows, effect.explainer, effect.metric)
     before_values = judge(before, result, rows, method, effect.metric)
     sentence = describe_difference(effect.metric, after_values, before_values, versus)
-    console().print(f"what {recipe.name} is for: {sentence}", markup=False, highlight=False)
+    console().print(f"what {recipe.name} is for: {sentence}", markup=False, highlight=False, soft_wrap=True)
 
 
 def say_next_commands(recipe: Recipe, result: TrainResult, start: str, data: str, split: str) -> None:

@@ -289,7 +289,7 @@ def print_report(result: TrainResult, split: str, count: int) -> None:
     # A recipe may take a sample of the dev rows that are given.
     rows = record["config"].get("data", {}).get("dev", {}).get("rows", count)
     line = f"{split} ({rows} rows){_describe_best_epoch(result)}{_describe_loss(result)}:"
-    console().print(line, markup=False, highlight=False)
+    console().print(line, markup=False, highlight=False, soft_wrap=True)
     before = next((entry for entry in _dev_evaluations(result) if entry.get("step") == 0), {})
     for name, value in result.metrics.items():
         line = f"{name}: –" if value is None else f"{name}: {value:.4f}"

@@ -69,7 +69,7 @@ def find_marked_units(units: Sequence[Word], marks: Sequence[Sequence[int]]) -> 
     is_marked = [False] * len(units)
     for number, unit in enumerate(units):
         for side, start, end in marks:
-            if unit.side == side and unit.start < end and start < unit.end:
+            if unit.segment == side and unit.start < end and start < unit.end:
                 is_marked[number] = True
     return is_marked
 

@@ -91,7 +91,7 @@ def judge(
             judged = include_special_tokens(repeated, metric) if special_tokens else repeated
             value = _judge_by_metric(model, judged, len(batch), scores, repeated_targets, metric)
             values[name] = set_undefined(broken, value).cpu().numpy()
-            points = metric.evaluate_budgets(model, judged, scores, repeated_targets)
+            points = metric.evaluate_fractions(model, judged, scores, repeated_targets)
             curves.append(_curve_rows(name, keys, points, broken))
     attributions = []
     for (name, method), each in zip(methods.items(), explained, strict=True):

@@ -161,8 +161,8 @@ def rationale_auc(row: Mapping[str, Any]) -> float | None:
         return None
     is_marked = np.zeros(len(row["units"]), dtype=bool)
     for word, unit in enumerate(row["units"]):
-        for side, first, last in row["rationale"]:
-            if unit["side"] == side and unit["start"] < last and first < unit["end"]:
+        for segment, first, last in row["rationale"]:
+            if unit["segment"] == segment and unit["start"] < last and first < unit["end"]:
                 is_marked[word] = True
     marked, unmarked = int(is_marked.sum()), int((~is_marked).sum())
     if not marked or not unmarked:

@@ -125,7 +125,9 @@ class _RefinementBatch:
             weight.requires_grad_(False)
         try:
             shared = (masking.retokenize, masking.reader.processing_class, masking.reader.config, masking.settings)
-            copies = make_copies(masking, len(self.batch), masking.refinement.rank, shared, self._recorded_layers())
+            copies = make_copies(
+                masking, len(self.batch), masking.refinement.lora_rank, shared, self._recorded_layers()
+            )
         finally:
             for weight in trained:
                 weight.requires_grad_(True)

@@ -56,7 +56,7 @@ class Refinement:
         metric: a metric by spec; default: the one that the masking model was selected by.
         refine_rate: learning rate of the first step, which decreases linearly to 0 at `nominal_steps`; default: that of
             the training.
-        rank: rank of low-rank changes of each linear layer; 0: full copies, as in the paper.
+        lora_rank: rank of low-rank changes of each linear layer; 0: full copies, as in the paper.
         batch_size: number of examples that are refined side by side.
     """
 
@@ -64,11 +64,11 @@ class Refinement:
     refine_layers: int | None = None
     metric: str | None = None
     refine_rate: float | None = None
-    rank: int = 0
+    lora_rank: int = 0
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        smallest = {"refine_steps": 0, "refine_layers": 0, "rank": 0, "batch_size": 1}
+        smallest = {"refine_steps": 0, "refine_layers": 0, "lora_rank": 0, "batch_size": 1}
         for name, low in smallest.items():
             value = getattr(self, name)
             if value is not None and value < low:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from expound.data.cards import MethodCard
 from expound.errors import check_choice
 from expound.explainers.backward_rules.rules import BackwardRules
-from expound.models.layers.backward_rules import DerivativeRules
+from expound.models.layers.held_factors import DerivativeRules
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.explainers.backward_rules.rules import BackwardRules
 from expound.models import Batch, ExplainedModel
-from expound.models.layers.backward_rules import AttentionRule, DerivativeRules, Gate
+from expound.models.layers.held_factors import AttentionRule, DerivativeRules, Gate
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Gim(BackwardRules):
             three modifications away.
     """
 
+    assumes: ClassVar = ("answers", "shared_rules")
     baseline_id: int | None = None
     temperature: float = 2.0
     hold_norms: bool = True
@@ -71,5 +72,6 @@ def find_baseline_token(model: ExplainedModel) -> int:
         space = tokenizer(" ", add_special_tokens=False)["input_ids"]
         if len(space) == 1 and space[0] != unknown:
             return int(space[0])
-    padding = (getattr(tokenizer, "pad_token_id", None), model.config.get_text_config().pad_token_id)
+    config = model.config.get_text_config()
+    padding = (getattr(tokenizer, "pad_token_id", None), getattr(config, "pad_token_id", None))
     return next((int(value) for value in (*padding, unknown) if value is not None), 0)

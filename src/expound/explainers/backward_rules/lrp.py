@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from expound.data.cards import MethodCard
 from expound.explainers.backward_rules.rules import BackwardRules
-from expound.models.layers.backward_rules import DerivativeRules
+from expound.models.layers.held_factors import DerivativeRules
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class AttnLrp(BackwardRules):
     factors. The softmax loses relevance, so scores do not sum to the logit.
     """
 
+    assumes: ClassVar = ("answers", "shared_rules")
     card: ClassVar = MethodCard(
         name="attn_lrp", label="AttnLRP", family="gradients", signed=True, differentiable=True, cost="F + B",
         paper="Achtibat et al. 2024", unit="part of the {output}",

@@ -10,12 +10,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-import expound.explainers.decomposition  # noqa: F401  # brings the check of the assumption `decomposition`
+from expound.errors import ExpoundError
 from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores, select_target
 from expound.explainers.differentiation import embed_with_gradient
 from expound.models import Batch, Capture, ExplainedModel, Outputs
+from expound.models.checks import is_changed_by_padding
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config
-from expound.models.layers.backward_rules import LINEAR_RULES, DerivativeRules, HeldFactors, apply_backward_rules
+from expound.models.layers.backward_rules import apply_backward_rules
+from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules, HeldFactors
 from expound.models.passes.capture import intercept_inputs, record_attention
 from expound.models.passes.last_layer import skip_unread_positions
 from expound.models.passes.layer_calls import compute_slopes, cut_graph_at_layers
@@ -32,7 +34,8 @@ An explicit softmax stores about 6 bytes for each. A fused kernel stores none, b
 class BackwardRules(DimensionwiseExplainer):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score z under `rules`.
 
-    For any family with a record; in an encoder-decoder both sides are starting points, and `layers` is None.
+    For any architecture whose functions the rules explain, see `prove_rules`; in an encoder-decoder both sides are
+    starting points, and `layers` is None.
     `TokenScores.bias` [B] is z − Σ_k over all positions: the share of the biases, and what rules without conservation
     lose. `TokenScores.layers` [B, N, L] contains ⟨x_k, ∇̃_k z⟩ at the inputs of every layer, aggregated as `aggregate`
     says.
@@ -42,7 +45,7 @@ class BackwardRules(DimensionwiseExplainer):
     """
 
     returns_logits: ClassVar[bool] = True
-    assumes: ClassVar = ("answers", "decomposition")
+    assumes: ClassVar = ("answers", "linear_rules")
     start: Literal["hidden", "embeddings"] = "embeddings"
 
     @property
@@ -53,7 +56,7 @@ class BackwardRules(DimensionwiseExplainer):
     @property
     def _capture(self) -> Capture:
         """The request of a pass for first derivatives: a fused kernel computes attention if the rules allow it."""
-        return replace(CAPTURE, query_gradient=self.rules.query_gradient)
+        return replace(CAPTURE, first_derivatives=self.rules.temperature == 1)
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return one forward and one backward pass."""
@@ -79,6 +82,8 @@ class BackwardRules(DimensionwiseExplainer):
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
         """Compute ⟨x_k, ∇̃_k z⟩ at the start and at every layer; the pass's logits are the ordinary ones."""
+        if is_changed_by_padding(model) and not batch.attended.all():
+            return self._explain_by_length(model, batch, targets)
         keep_graph = torch.is_grad_enabled()
         capture = CAPTURE if keep_graph else self._capture
         # All layers but the last, which `skip_unread_positions` changes for the time of the forward pass only.
@@ -113,6 +118,28 @@ class BackwardRules(DimensionwiseExplainer):
                 )
             with torch.set_grad_enabled(keep_graph):
                 explanations.append(self._make_explanation(model, batch, score, slopes, points, inputs, logits))
+        return explanations
+
+    def _explain_by_length(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None]
+    ) -> list[TokenScores]:
+        """Explain the examples of each length apart, for models whose answers padding changes."""
+        logits = model(batch).logits.detach()
+        lengths = batch.attended.sum(1)
+        explanations = []
+        for given in targets:
+            target = select_target(model, batch, given, logits)
+            scores, rest = torch.zeros(batch.attended.shape, dtype=logits.dtype, device=batch.device), logits[:, 0] * 0
+            for length in lengths.unique():
+                rows = (lengths == length).nonzero().flatten()
+                part, columns = batch.select(rows).trim_padding()
+                own = self.compute(model, part, [target[rows]])[0]
+                scores = scores.index_put(
+                    (rows[:, None], torch.arange(batch.length, device=batch.device)[columns]), own.scores.to(scores)
+                )
+                assert own.bias is not None
+                rest = rest.index_put((rows,), own.bias.to(rest))
+            explanations.append(TokenScores(scores, bias=rest, logits=logits))
         return explanations
 
     def _explain_layer_by_layer(
@@ -196,6 +223,9 @@ class BackwardRules(DimensionwiseExplainer):
         """Return the contributions at the inputs of every layer [B, N, L]."""
         layers = []
         for slope, point in zip(slopes, inputs, strict=True):
+            # Gemma 3n has several streams of hidden states.
+            if point.ndim != 3:
+                return None
             # BigBird pads its inputs to full blocks; nothing depends on that padding.
             layers.append(self.aggregate_dimensions(slope * point).detach()[:, : batch.length])
         if not layers:
@@ -207,6 +237,11 @@ class BackwardRules(DimensionwiseExplainer):
         """Collect the inputs of the layers; with start `hidden`, the first one is cut from the graph before it."""
 
         def change(call: int, value: Tensor) -> Tensor:
+            if value.ndim != 3 and self.start == "hidden":
+                raise ExpoundError(
+                    f"what enters the layers of model type {model.config.model_type!r} is not one vector per position: "
+                    "use cp_lrp, or decompx_linear?start=embeddings"
+                )
             first = (call == 0 or model.is_encoder_decoder) and self.start == "hidden"
             if first and not (keep_graph and value.requires_grad):
                 return value.detach().requires_grad_()
@@ -215,6 +250,11 @@ class BackwardRules(DimensionwiseExplainer):
         watched = get_first_layers(model.model) if model.is_encoder_decoder else get_layers(model.model)
         with intercept_inputs(watched, change) as inputs:
             yield inputs
+        if not inputs:
+            raise ExpoundError(
+                f"the layers of {type(model.model).__name__} are not found: use gradients (input_x_gradient, "
+                "integrated_gradients) or removal (occlusion)"
+            )
 
     def _record_factors(self, model: ExplainedModel, batch: Batch) -> HeldFactors:
         """Return the factors of an ordinary pass, with their graphs."""

@@ -95,7 +95,7 @@ class DecompXClassifier(DecompX):
     """Contribution of each position to the target's logit, with the classifier included. Signed, exact.
 
     As `decompx`, continued through pooler or head with the activation held at its slope (Modarressi et al. 2023).
-    `TokenScores.delta` [B] is the difference of the sum and the logit: rounding, unless a rule drops something.
+    `TokenScores.convergence_delta` [B] is the sum minus the logit: rounding, unless a rule drops something.
 
     Args:
         head_activation: as `activation`, for the activation in the head: `zero_origin` or `tangent`.
@@ -132,7 +132,7 @@ class DecompXClassifier(DecompX):
             biases_own.append(own[count:].sum())
             deltas.append(own.sum() - true)
         bias = torch.stack(biases_own) if self.bias == "token" else None
-        return TokenScores(torch.stack(scores), delta=torch.stack(deltas), bias=bias, logits=traces.logits)
+        return TokenScores(torch.stack(scores), convergence_delta=torch.stack(deltas), bias=bias, logits=traces.logits)
 
     @torch.no_grad()
     def compute_contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:
@@ -205,8 +205,8 @@ def check_decomposition(model: ExplainedModel, probe: Probe) -> str:
     except ExpoundError:
         # A family without a record, or a head that it does not take: the method refuses those itself.
         return ""
-    assert explanation.delta is not None
-    missing, size = float(explanation.delta.abs()), max(1.0, float(explanation.scores.abs().max()))
+    assert explanation.convergence_delta is not None
+    missing, size = float(explanation.convergence_delta.abs()), float(explanation.scores.abs().sum())
     if missing <= get_tolerance(model) * size:
         return ""
     return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"

@@ -23,7 +23,7 @@ from expound.models.hugging_face import Baselines
 class IntegratedGradients(DimensionwiseExplainer):
     """(E − b) ⊙ ∫₀¹ ∇f_c(b + α(E − b)) dα, aggregated over d (Sundararajan et al. 2017).
 
-    Completeness: the scores of all positions sum to f_c(E) − f_c(b), up to the quadrature error `delta`.
+    Completeness: the scores of all positions sum to f_c(E) − f_c(b), up to the quadrature error `convergence_delta`.
 
     Args:
         n_steps: quadrature points; `auto`: each example gets as many as it needs to reach `tolerance`, placed where its
@@ -48,9 +48,9 @@ class IntegratedGradients(DimensionwiseExplainer):
         paper="Sundararajan et al. 2017", unit="part of the {output}",
         equation=r"s_i = \langle E_i - b_i, \int_0^1 \partial f_c / \partial E_i \, (b + \alpha (E - b)) \, d\alpha "
         r"\rangle",
-        use="Signed scores whose sum is checked (`delta`), for any architecture.",
+        use="Signed scores whose sum is checked (`convergence_delta`), for any architecture.",
         avoid="Do not use it when tens of passes are too many: `decompx_linear` and `attn_lrp` cost one backward "
-        "pass. If `delta` is large, take more points (`n_steps=auto` places them).",
+        "pass. If `convergence_delta` is large, take more points (`n_steps=auto` places them).",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class IntegratedGradients(DimensionwiseExplainer):
             raise ExpoundError(f"tolerance is above 0, got {self.tolerance}")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """Return a forward and a backward pass per point, and two forward passes for `delta`; with `auto` at most."""
+        """Return a forward and a backward pass per point (with `auto` at most), and two forward passes for the ends."""
         steps = self.max_steps if self.n_steps == "auto" else self.n_steps
         return steps + 2.0, float(steps)
 

@@ -22,7 +22,8 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
     """(E_i − b_i) · ∫₀¹ ∂f_c/∂E_i dα, where only E_i moves from b_i, for every position i (Enguehard 2023).
 
     The class is fixed, and the path is one of word embeddings, to which the model adds positions and norms.
-    Completeness holds per position: a score is f_c(E) − f_c(E with b_i for E_i); `delta` is the largest error.
+    Completeness holds per position: a score is f_c(E) − f_c(E with b_i for E_i); `convergence_delta` is the largest
+    error.
 
     Args:
         n_steps: Gauss-Legendre points per position (the authors take 50), at tokens · n_steps (F + B); `auto`: the

@@ -29,7 +29,7 @@ class DeletionAuc(UnitOrderMetric):
         "all are masked; the value is the area under the probability over the masked share. {p} {units} {masked}",
         read="Lower is better: the probability falls early. The curve starts at p(x), and a model that never changes "
         "its answer scores p(x). {control}",
-        use="You want the whole curve in one number, and no budget.",
+        use="You want the whole curve in one number, without choosing fractions.",
         avoid="Do not use it to compare models of different confidence; use `naopc_comprehensiveness`.",
     )  # fmt: skip
 

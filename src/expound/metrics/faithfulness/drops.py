@@ -64,32 +64,32 @@ class Sufficiency(AtBudget):
 
 @dataclass(frozen=True, kw_only=True)
 class AopcComprehensiveness(AveragedErasure):
-    """Comprehensiveness averaged over several budgets."""
+    """Comprehensiveness averaged over several fractions."""
 
     card: ClassVar = MetricCard(
         name="aopc_comprehensiveness", label="Comprehensiveness (AOPC)",
         family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(-1, 1),
         equation=r"\frac{1}{|K|} \sum_{k \in K} [p(x) - p(x \setminus \text{top}_k)]",
-        computed="The mean drop of the probability over five budgets K: without the top 1, 5, 10, 20 and 50 % of the "
+        computed="The mean drop of the probability over five fractions K: without the top 1, 5, 10, 20 and 50 % of the "
         "tokens (`fractions`). {p} {tokens} So 1 % of a text of twenty tokens is one token. {removed}",
         read="0.20 means that the probability fell by 20 points on average. The highest possible value is p(x); 0: the "
         "model does not need these tokens. {control}",
-        use="The first metric of `expound compare`, which orders the methods: it does not depend on one budget.",
+        use="The first metric of `expound compare`, which orders the methods: it does not depend on one fraction.",
         avoid="Do not use it to compare models, whose ranges differ; use `naopc_comprehensiveness`.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class AopcSufficiency(AveragedErasure):
-    """Sufficiency averaged over several budgets."""
+    """Sufficiency averaged over several fractions."""
 
     card: ClassVar = MetricCard(
         name="aopc_sufficiency", label="Sufficiency (AOPC)",
         family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020", bounds=(-1, 1),
         equation=r"\frac{1}{|K|} \sum_{k \in K} [p(x) - p(\text{top}_k)]",
-        computed="The mean drop of the probability over five budgets K: with only the top 1, 5, 10, 20 and 50 % of the "
-        "tokens (`fractions`). {p} {tokens} {removed}",
-        read="Lower is better. 0: the top alone is enough at every budget; 0.30: 30 points are missing on average. "
+        computed="The mean drop of the probability over five fractions K: with only the top 1, 5, 10, 20 and 50 % of "
+        "the tokens (`fractions`). {p} {tokens} {removed}",
+        read="Lower is better. 0: the top alone is enough at every fraction; 0.30: 30 points are missing on average. "
         "{control}",
         use="Together with `aopc_comprehensiveness`: are the tokens that the answer needs also enough for it?",
         avoid="Do not use it to compare models, whose ranges differ; use `naopc_sufficiency`.",
@@ -101,7 +101,7 @@ class Differences(Erasure):
     """Base of the metrics p(the top alone) − p(x without the top)."""
 
     def compute_effect(self, p: Probability, top: Tensor) -> Tensor:
-        """Return comprehensiveness minus sufficiency at each budget: [K, B]."""
+        """Return comprehensiveness minus sufficiency at each fraction: [K, B]."""
         # p(x) cancels in the difference, so the full input is not run.
         top_alone, without_top = p(torch.cat([top, ~top])).chunk(2)
         return top_alone - without_top
@@ -126,16 +126,16 @@ class ComprehensivenessMinusSufficiency(Differences, AtBudget):
 
 @dataclass(frozen=True, kw_only=True)
 class AopcComprehensivenessMinusSufficiency(Differences, AveragedErasure):
-    """Comprehensiveness minus sufficiency, averaged over several budgets."""
+    """Comprehensiveness minus sufficiency, averaged over several fractions."""
 
     card: ClassVar = MetricCard(
         name="aopc_comprehensiveness_minus_sufficiency", label="Difference (AOPC)",
         family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1),
         equation=r"\text{AOPC}_C - \text{AOPC}_S",
-        computed="`aopc_comprehensiveness` minus `aopc_sufficiency` over the same five budgets (1, 5, 10, 20 and 50 % "
+        computed="`aopc_comprehensiveness` minus `aopc_sufficiency` over the same five fractions (1, 5, 10, 20, 50 % "
         "of the tokens, `fractions`). {p} {tokens} {removed}",
         read="From −1 to 1, higher is better. {control}",
-        use="You want comprehensiveness and sufficiency in one number, over several budgets.",
+        use="You want comprehensiveness and sufficiency in one number, over several fractions.",
         avoid="Do not use it when you want to know which of the two failed.",
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ class LogOdds(AtBudget):
     )  # fmt: skip
 
     def compute_points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
-        """Return the value at the only budget: [1, B]. Raises ExpoundError for a regression."""
+        """Return the value at the only fraction [1, B]. Raises ExpoundError for a regression."""
         if not self.supports(model):
             raise ExpoundError("log_odds compares probabilities, and a regression has none: use comprehensiveness")
         return super().compute_points(model, batch, attribution, target)

@@ -30,7 +30,7 @@ class Erasure(Metric):
     """Change of p when the top positions are erased or, with `keeps_top`, when all other positions are erased.
 
     `perturbation`: `remove` deletes tokens; `mask`, `pad` and `zero` replace them by the mask token, the padding token
-    or a zero embedding. `rounding`: how a budget becomes a number of tokens: `ceil` rounds up; `floor` rounds down,
+    or a zero embedding. `rounding`: how a fraction becomes a number of tokens: `ceil` rounds up; `floor` rounds down,
     possibly to 0; `er` rounds down to at least 1 and counts special tokens too. `keep_question`: for a question with a
     context, rank and erase tokens of the context only.
     """
@@ -47,27 +47,27 @@ class Erasure(Metric):
 
     @abstractmethod
     def list_fractions(self) -> tuple[float, ...]:
-        """Return the K budgets: the fractions of the content that count as the top."""
+        """Return the K fractions of the content that count as the top."""
 
     def compute_effect(self, p: Probability, top: Tensor) -> Tensor:
-        """Return the value at each budget [K, B].
+        """Return the value at each fraction [K, B].
 
         Args:
             p: the target's probability [N, B] for keep-masks [N, B, L].
-            top: [K, B, L] the top positions at each budget.
+            top: [K, B, L] the top positions at each fraction.
         """
         return compute_drops(p, self.keep_masks(top))
 
     def keep_masks(self, top: Tensor) -> Tensor:
-        """Return the positions [K, B, L] that are kept at each budget."""
+        """Return the positions [K, B, L] that are kept at each fraction."""
         return top if self.keeps_top else ~top
 
     @abstractmethod
     def aggregate(self, points: Tensor) -> Tensor:
-        """Return one value per example [B] from the values at each budget [K, B]."""
+        """Return one value per example [B] from the values at each fraction [K, B]."""
 
     def compute_points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
-        """Return the value at each budget: [K, B]."""
+        """Return the value at each fraction: [K, B]."""
         if self.keep_question:
             batch = replace(batch, content=batch.erasable)
         top = top_fraction(attribution, batch, self.list_fractions(), self.rounding)
@@ -83,21 +83,22 @@ class Erasure(Metric):
         """Return one value per example [B], see `Metric.compute`; defined for every example."""
         return {self.name: self.aggregate(self.compute_points(model, batch, attribution, target)).float()}
 
-    def evaluate_budgets(
+    def evaluate_fractions(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
     ) -> dict[float, Tensor]:
-        """Return the value [B] at each budget; arguments and NaN as in `evaluate`."""
+        """Return the value [B] at each fraction; arguments and NaN as in `evaluate`."""
         inputs = build_metric_input(model, batch, attribution, target)
         with torch.no_grad(), model.cache_perturbed():
             points = self.compute_points(model, batch, inputs.attribution, inputs.target)
         return {
-            budget: inputs.mask_undefined(point) for budget, point in zip(self.list_fractions(), points, strict=True)
+            fraction: inputs.mask_undefined(point)
+            for fraction, point in zip(self.list_fractions(), points, strict=True)
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtBudget(Erasure):
-    """An erasure metric at one budget.
+    """An erasure metric at one fraction.
 
     `fraction`: the share of the text's tokens, without special tokens, that is the top.
     """
@@ -105,17 +106,17 @@ class AtBudget(Erasure):
     fraction: float = 0.2
 
     def list_fractions(self) -> tuple[float, ...]:
-        """Return the only budget, as a fraction of the content."""
+        """Return the only fraction of the content that counts as the top."""
         return (self.fraction,)
 
     def aggregate(self, points: Tensor) -> Tensor:
-        """Return the value at the only budget: [B]."""
+        """Return the value at the only fraction: [B]."""
         return points[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AveragedErasure(Erasure):
-    """An erasure metric averaged over several budgets (area over the perturbation curve).
+    """An erasure metric averaged over several fractions (area over the perturbation curve).
 
     `fractions`: the shares of the text's tokens, without special tokens, that are the top. `divisor`: `fractions`
     divides the sum by the number of fractions; `fractions_plus_one` divides by one more, as AML's reference code does.
@@ -129,11 +130,11 @@ class AveragedErasure(Erasure):
         check_choice("divisor", self.divisor, get_args(Divisor))
 
     def list_fractions(self) -> tuple[float, ...]:
-        """Return the budgets that the mean is taken over."""
+        """Return the fractions that the mean is taken over."""
         return self.fractions
 
     def aggregate(self, points: Tensor) -> Tensor:
-        """Return the sum over budgets divided by the divisor: [B]."""
+        """Return the sum over fractions divided by the divisor: [B]."""
         return points.sum(0) / (len(points) + (self.divisor == "fractions_plus_one"))
 
 

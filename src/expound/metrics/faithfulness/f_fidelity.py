@@ -21,7 +21,7 @@ from expound.models.windowed import WindowedModel
 
 @dataclass(frozen=True, kw_only=True)
 class FFidelity(UnitMetric):
-    """Mean drop of the copy's p when a random part of the top is removed, over budgets and draws (Zheng et al. 2025).
+    """Mean drop of the copy's p when a random part of the top is removed, over fractions and draws (Zheng et al. 2025).
 
     This is FFid+ of the paper. The copy is the explained model fine-tuned on inputs with random masks, so that inputs
     with missing words are not out of distribution. Only a part of the top, and never much of the input, is removed, so
@@ -32,7 +32,7 @@ class FFidelity(UnitMetric):
         fractions: shares of the units that count as the top.
         alpha: share of the top that is removed; see `beta`.
         beta: at most this share of all units is removed, and at least one unit.
-        n_samples: random parts for each budget.
+        n_samples: random parts for each fraction.
         seed: with the example's content it determines the draws, which are the same for all methods.
     """
 
@@ -50,7 +50,7 @@ class FFidelity(UnitMetric):
         computed="A copy of the model that was fine-tuned on texts with random masks is asked (p̃), so that texts with "
         "gaps are familiar to it. Of the top 10, 20, 30, 40 and 50 % of the words (`fractions`), a random half "
         "(`alpha`), but no more than a tenth of the text (`beta`), is masked; the value is the mean drop of the "
-        "probability over budgets and 8 draws each. {units} {masked}",
+        "probability over fractions and 8 draws each. {units} {masked}",
         read="0.05 means that the copy's probability fell by 5 points on average. It is smaller than "
         "`aopc_comprehensiveness`, since less is masked. {control}",
         use="You doubt `aopc_comprehensiveness` because texts with gaps are unusual for the model.",
@@ -89,7 +89,7 @@ class FFidelity(UnitMetric):
         return WindowedModel(copy, model.stride)
 
     def draw_removed(self, batch: Batch, order: UnitOrder) -> Tensor:
-        """Return the removed units of each budget and draw: [K · n_samples, B, U]."""
+        """Return the removed units of each fraction and draw: [K · n_samples, B, U]."""
         top = fractions_to_counts(order.counts, self.fractions)
         part_of_top = fractions_to_counts(top.flatten(), (self.alpha,)).view_as(top)
         count = torch.minimum(part_of_top, fractions_to_counts(order.counts, (self.beta,)))

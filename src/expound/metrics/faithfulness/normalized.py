@@ -1,8 +1,8 @@
 """Normalized comprehensiveness and sufficiency, on a scale from an empty text to the whole text.
 
-x₀ is the input with all content erased in the same way as the rest, and d₀ = max(0, p(x) − p(x₀)) + ε. A budget scores
-1 − max(0, p(x) − p(top alone)) / d₀ for sufficiency and max(0, p(x) − p(x without the top)) / d₀ for comprehensiveness,
-clipped to [0, 1] (Carton et al. 2020). With Suff(0) = 1 − d₀ these are the published forms
+x₀ is the input with all content erased in the same way as the rest, and d₀ = max(0, p(x) − p(x₀)) + ε. A fraction
+scores 1 − max(0, p(x) − p(top alone)) / d₀ for sufficiency and max(0, p(x) − p(x without the top)) / d₀ for
+comprehensiveness, clipped to [0, 1] (Carton et al. 2020). With Suff(0) = 1 − d₀ these are the published forms
 (Suff(α) − Suff(0)) / (1 − Suff(0)) and Comp(α) / (1 − Suff(0)).
 """
 
@@ -23,14 +23,14 @@ EPSILON = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedComprehensiveness(AveragedErasure):
-    """Share of the possible drop that is caused by removing the top, averaged over budgets."""
+    """Share of the possible drop that is caused by removing the top, averaged over fractions."""
 
     card: ClassVar = MetricCard(
         name="normalized_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
         equation=r"\frac{p(x) - p(x \setminus \text{top}_k)}{p(x) - p(\emptyset)}",
         computed="Comprehensiveness as a share of the largest drop: the one to ∅, the text without anything but "
-        "special tokens. Drops below 0 count as 0, shares above 1 as 1, and the value is the mean over five budgets "
+        "special tokens. Drops below 0 count as 0, shares above 1 as 1, and the value is the mean over five fractions "
         "(1, 5, 10, 20 and 50 % of the tokens, `fractions`). {p} {tokens} {removed}",
         read="From 0 to 1. 0.40: on average, removing the top causes 40 % of the largest drop. If the model answers ∅ "
         "as it answers x, any drop above 0.0001 counts as 1. {control}",
@@ -56,9 +56,9 @@ class NormalizedSufficiency(NormalizedComprehensiveness):
         bounds=(0, 1),
         equation=r"1 - \frac{p(x) - p(\text{top}_k)}{p(x) - p(\emptyset)}",
         computed="The share of the largest drop that the top alone prevents; the largest drop is the one to ∅, the "
-        "text without anything but special tokens. Mean over five budgets (1, 5, 10, 20 and 50 % of the tokens, "
+        "text without anything but special tokens. Mean over five fractions (1, 5, 10, 20 and 50 % of the tokens, "
         "`fractions`). {p} {tokens} {removed}",
-        read="From 0 to 1, and unlike in `sufficiency` higher is better. 1: the top alone is enough at every budget. "
+        read="From 0 to 1, and unlike in `sufficiency` higher is better. 1: the top alone is enough at every fraction. "
         "{control}",
         use="As `normalized_comprehensiveness`, for sufficiency.",
         avoid="Do not use it when the model gives the class the same probability without any text, or in one column "

@@ -147,7 +147,10 @@ def _tokenize(model: HuggingFaceModel, rows: Rows) -> TokenizedRows:
         raise ExpoundError(f"the texts cannot be cut into at most {model.max_length} tokens: {error}") from error
     is_cut = [bool(encoding.overflowing) for encoding in encodings]
     if any(is_cut):
-        logger.warning("%d of %d texts are longer than %d tokens: truncated", sum(is_cut), len(rows), model.max_length)
+        logger.warning(
+            "%d of %d texts are longer than %d tokens: truncated; stride (--stride 64) explains whole texts in windows",
+            sum(is_cut), len(rows), model.max_length,
+        )  # fmt: skip
     examples = zip(texts, encodings, is_cut, strict=True)
     return encodings, tuple(align(text, encoding, truncated=cut) for text, encoding, cut in examples)
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from expound.errors import check_choice, unknown
+from expound.errors import ExpoundError, check_choice, unknown
 
 Slope = Callable[[Tensor], Tensor]
+ELEMENTWISE = frozenset(
+    [
+        *("gelu", "relu", "relu6", "silu", "mish", "tanh", "sigmoid", "softplus", "logsigmoid", "elu", "celu", "selu"),
+        *("leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "softsign", "tanhshrink", "hardshrink", "softshrink"),
+        *("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "pow", "square", "abs", "erf"),
+        *("sin", "cos", "sinh", "cosh", "atan", "clamp", "clip", "clamp_min", "clamp_max", "__rpow__"),
+    ]
+)
+"""Names of functions of each number alone; their other arguments are constants."""
+SMALL = 1e-6
+"""The number at which f(x)/x is taken for its limit at 0."""
 
 
 def _tanh_gelu(x: Tensor) -> Tensor:
@@ -68,6 +80,45 @@ def get_activation_name(module: nn.Module) -> str:
         if type(module) is type(ACT2FN[name]):
             return name
     raise unknown("activation", type(module).__name__, SLOPES)
+
+
+def find_activation_name(module: nn.Module) -> str | None:
+    """Return the transformers name of an activation module, or None if its slope has no formula here."""
+    try:
+        return get_activation_name(module)
+    except ExpoundError:
+        return None
+
+
+def find_slope(function: Callable[[Tensor], Tensor], name: str, options: tuple[Any, ...]) -> Slope:
+    """Return f(x)/x of a function of each number alone with f(0) = 0: by its formula if there is one, else measured."""
+    if name == "gelu" and "tanh" in options:
+        name = "gelu_pytorch_tanh"
+    if name in SLOPES:
+        return SLOPES[name]
+
+    def divide(x: Tensor) -> Tensor:
+        near = torch.where(x.abs() < SMALL, torch.full_like(x, SMALL), x)
+        return function(near) / near
+
+    return divide
+
+
+def is_zero_at_zero(function: Callable[[Tensor], Tensor], name: str, options: tuple[Any, ...], like: Tensor) -> bool:
+    """Return whether f(0) = 0; the answer is kept for functions whose other arguments are plain values."""
+    if name in SLOPES:
+        return True
+    key = (name, repr(options)) if not any(isinstance(value, Tensor) for value in options) else None
+    if key is None or key not in _ZERO_AT_ZERO:
+        with torch.no_grad():
+            is_zero = not bool(function(torch.zeros(1, dtype=like.dtype, device=like.device)).any())
+        if key is None:
+            return is_zero
+        _ZERO_AT_ZERO[key] = is_zero
+    return _ZERO_AT_ZERO[key]
+
+
+_ZERO_AT_ZERO: dict[tuple[str, str], bool] = {}
 
 
 def compute_tangent(name: str, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -143,20 +143,16 @@ def get_head_module(model: PreTrainedModel, path: str) -> nn.Module:
 def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
     """Return the layers in the order in which they run; a shared layer appears once per run.
 
-    For a family without a record: the only list with as many modules as the configuration has layers.
+    Each stack's are the list of modules with the most parameters; of an encoder-decoder, the decoder's come last.
     """
-    base, count = get_base_model(model), get_part_config(model).num_hidden_layers
-    if model.config.model_type not in FAMILIES:
-        lists = [part for part in base.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
-        if len(lists) == 1:
-            return tuple(lists[0])
-    family = get_architecture(model)
-    blocks = list(get_module(base, family.layers).children())
-    if family.decoder is not None:
-        return (*blocks, *get_module(base, family.decoder.layers).children())
-    if family.shared is None:
-        return tuple(blocks)
+    base, family = get_base_model(model), FAMILIES.get(model.config.model_type)
+    if model.config.is_encoder_decoder:
+        return tuple(layer for stack in _get_stacks(base) for layer in _find_largest_list(stack))
+    if family is None or family.shared is None:
+        # Models that also read images have a part for each.
+        return _find_largest_list(base if model.main_input_name == "pixel_values" else base.get_decoder())
     # ALBERT runs few groups of layers many times; this is its own assignment of runs to groups.
+    blocks, count = list(get_module(base, family.layers).children()), get_part_config(model).num_hidden_layers
     layers: list[nn.Module] = []
     for index in range(count):
         group = blocks[int(index / (count / len(blocks)))]
@@ -166,9 +162,21 @@ def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
 
 def get_first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
     """Return the first layer of an encoder and the first layer of its decoder."""
-    decoder = get_architecture(model).decoder
-    assert decoder is not None
-    return get_layers(model)[0], next(get_module(get_base_model(model), decoder.layers).children())
+    encoder, decoder = (_find_largest_list(stack)[0] for stack in _get_stacks(get_base_model(model)))
+    return encoder, decoder
+
+
+def _get_stacks(base: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
+    encoder, decoder = base.get_encoder(), base.get_decoder()
+    return encoder, decoder
+
+
+def _find_largest_list(part: nn.Module) -> tuple[nn.Module, ...]:
+    lists: list[nn.Module] = [module for module in part.modules() if isinstance(module, nn.ModuleList) and len(module)]
+    if not lists:
+        raise ExpoundError(f"{type(part).__name__} has no list of layers: use gradients or perturbation")
+    largest = max(lists, key=lambda each: sum(weight.numel() for weight in each.parameters()))
+    return tuple(largest.children())
 
 
 def get_first_position(model: nn.Module) -> int:

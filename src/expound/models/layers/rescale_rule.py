@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
 from expound.models.families import FAMILIES
-from expound.models.layers.backward_rules import HeldFactors
+from expound.models.layers.held_factors import HeldFactors
 from expound.models.layers.layer_parts import Norm, is_norm_layer, to_norm
 from expound.models.outputs import to_float32
 

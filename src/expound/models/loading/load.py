@@ -24,7 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from expound.data.hub import find_folder
+from expound.data.hub import cache_if_unreachable, find_folder
 from expound.data.local import looks_local, require_local_model
 from expound.errors import ExpoundError, unknown
 from expound.models.bi_encoder import BiEncoder, read_pooling
@@ -85,6 +85,7 @@ PROCESSOR_FILES = {
 """Files of which an image processor (True) or a tokenizer (False) has one at least."""
 
 
+@cache_if_unreachable
 def load(
     model: ModelSource,
     processing_class: Any = None,
@@ -127,7 +128,7 @@ def load(
             memory, then the disk; instead of `device`.
         tokenizer: another name of `processing_class`.
         image_processor: another name of `processing_class`.
-        check: check, when a method is first used, that what it assumes holds for the model, see `expound.check`.
+        check: check, when a method is first used, that what it assumes holds for the model, see `expound.check_model`.
 
     Raises:
         ExpoundError: a model that does not exist, or is damaged; an unknown device or type; no head that can be

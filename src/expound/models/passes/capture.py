@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-from transformers.modeling_utils import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from expound.errors import ExpoundError
 from expound.models.families import FAMILIES, Hooks
@@ -88,16 +88,17 @@ def record_attention(
     record = AttentionRecord(
         capture, getattr(model, "last_attention", None) or get_part_config(model).num_hidden_layers, zeroed
     )
+    is_for_derivatives = not (capture.attentions or capture.heads or zeroed is not None)
     family = FAMILIES.get(model.config.model_type)
     if family is not None and family.attention.hooks is not None:
         with _record_by_hooks(model, family.attention.hooks, record):
             yield record
-    elif _uses_interface(model):
+    elif _uses_interface(model) and not (is_for_derivatives and _has_users_function(model)):
         with _use_own_attention(model, record):
             yield record
         if not record.calls:
             raise _uncapturable_error(model)
-    elif capture.attentions or capture.heads or zeroed is not None:
+    elif not is_for_derivatives:
         raise _uncapturable_error(model)
     else:
         # Only the mathematical kernel has second derivatives. The choice of kernel holds for the whole process.
@@ -112,6 +113,12 @@ def _uses_interface(model: nn.Module) -> bool:
     Boolean mask to its logits as numbers, so that padding and later positions were seen.
     """
     return any(hasattr(sys.modules.get(type(part).__module__), "ALL_ATTENTION_FUNCTIONS") for part in model.modules())
+
+
+def _has_users_function(model: PreTrainedModel) -> bool:
+    """Return whether attention is a function that the user has registered, of torch's functions as a rule."""
+    function = ALL_ATTENTION_FUNCTIONS.get(model.config._attn_implementation)
+    return function is not None and not function.__module__.startswith("transformers.")
 
 
 def _uncapturable_error(model: PreTrainedModel) -> ExpoundError:
@@ -170,7 +177,6 @@ def _attend(
     # The fused kernel knows neither soft-capped logits (Gemma) nor attention sinks (GPT-OSS).
     is_plain = softcap is None and s_aux is None and kwargs.get("sinks") is None
     if is_plain and not needs_weights and capture.allows_fused_kernel:
-        query, key = (_scale_gradient(heads, capture.query_gradient) for heads in (query, key))
         kwargs["position_bias"] = position_bias
         with avoid_cudnn_attention(query.device):
             mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
@@ -189,15 +195,6 @@ def _attend(
         record.keep_weights(weights)
     mixed = nn.functional.dropout(weights, dropout, module.training) @ _repeat_heads(value, query)
     return mixed.transpose(1, 2).contiguous(), None
-
-
-def _scale_gradient(value: Tensor, factor: float | None) -> Tensor:
-    """Return an equal tensor through which gradients pass multiplied by the factor; None: unchanged."""
-    if factor in (None, 1):
-        return value
-    if factor == 0:
-        return value.detach()
-    return value.detach() + factor * (value - value.detach())
 
 
 def _repeat_heads(heads: Tensor, query: Tensor) -> Tensor:

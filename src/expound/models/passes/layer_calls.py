@@ -15,6 +15,7 @@ from expound.errors import ExpoundError
 from expound.models.batch import Batch
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import encoder_decoder_error, get_layers
+from expound.models.layers.origins import mark_input
 from expound.models.outputs import Capture
 from expound.models.passes.capture import intercept_inputs, record_attention
 
@@ -101,7 +102,7 @@ def cut_graph_at_layers(model: HuggingFaceModel, layers: Sequence[nn.Module]) ->
         return hidden if isinstance(output, Tensor) else (hidden, *output[1:])
 
     with ExitStack() as scope:
-        scope.enter_context(intercept_inputs(layers, lambda _, hidden: hidden.detach()))
+        scope.enter_context(intercept_inputs(layers, lambda _, hidden: mark_input(hidden.detach())))
         for layer in layers:
             scope.enter_context(layer.register_forward_hook(cut, with_kwargs=True))
         yield calls

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch, find_last_tokens
+from expound.models.layers.origins import mark_input
 
 NO_ID = -1
 
@@ -36,9 +37,11 @@ def replace_embeddings(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
         own, length = output.shape[1], embeddings.shape[1]
         # BigBird pads ids to full blocks.
         if own > length:
-            return torch.cat([embeddings.to(output.dtype), output[:, length:]], 1)
+            return mark_input(torch.cat([embeddings.to(output.dtype), output[:, length:]], 1))
         # An image's patch layer does not return the class token, which stands before the patches.
-        return embeddings[:, length - own :].to(output.dtype)
+        given = embeddings[:, length - own :].to(output.dtype)
+        # A model may multiply its embeddings in place, which autograd forbids for a leaf.
+        return mark_input(given.clone() if given.requires_grad and embeddings.is_leaf else given)
 
     with layer.register_forward_hook(replace_output):
         yield

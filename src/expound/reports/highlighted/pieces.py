@@ -78,18 +78,18 @@ def cut_response(text: str, extents: Sequence[Extent]) -> list[Piece]:
     return cut_text(text, trimmed)
 
 
-def find_extents(item: Explanation, side: int) -> list[Extent]:
-    """Return the characters of each unit in text number `side`, (0, 0) for units of other texts."""
+def find_extents(item: Explanation, segment: int) -> list[Extent]:
+    """Return the characters of each unit in text number `segment`, (0, 0) for units of other texts."""
     extents = []
     for unit in item.units:
-        extents.append((unit.start, unit.end) if unit.side == side else (0, 0))
+        extents.append((unit.start, unit.end) if unit.segment == segment else (0, 0))
     return extents
 
 
 def find_prompt_extents(item: Explanation) -> list[Extent]:
     """Return the characters of each unit in the whole prompt of generated text."""
     places = item.exchange.places if item.exchange else ()
-    return [(places[unit.side][0] + unit.start, places[unit.side][0] + unit.end) for unit in item.units]
+    return [(places[unit.segment][0] + unit.start, places[unit.segment][0] + unit.end) for unit in item.units]
 
 
 def cut_texts(item: Explanation, rationale: Sequence[Spans | None] = ()) -> list[list[Piece]]:
@@ -101,7 +101,7 @@ def cut_texts(item: Explanation, rationale: Sequence[Spans | None] = ()) -> list
     scores, levels = summed[0].tolist(), scores_to_levels(summed)[0]
     if item.exchange is not None:
         return [cut_text(item.exchange.prompt, find_prompt_extents(item), scores, levels)]
-    if item.units and all(unit.side < 0 for unit in item.units):
+    if item.units and all(unit.segment < 0 for unit in item.units):
         pieces = list[Piece]()
         for number, unit in enumerate(item.units):
             if number:
@@ -109,10 +109,10 @@ def cut_texts(item: Explanation, rationale: Sequence[Spans | None] = ()) -> list
             pieces.append(Piece(unit.text, scores[number], levels[number], unit=number))
         return [pieces]
     marked = [*rationale, *[None] * len(item.texts)]
-    sides = []
-    for side, text in enumerate(item.texts):
-        sides.append(cut_text(text, find_extents(item, side), scores, levels, marked[side] or ()))
-    return sides
+    segments = []
+    for segment, text in enumerate(item.texts):
+        segments.append(cut_text(text, find_extents(item, segment), scores, levels, marked[segment] or ()))
+    return segments
 
 
 def cut_patches(item: Explanation) -> list[list[Piece]]:

@@ -54,7 +54,7 @@ def cut_prompt(drawing: HighlightedExplanation) -> list[PromptSection]:
     if item.exchange is None:
         return []
     scores, sections = item.scores.sum(0), []
-    sides = np.array([unit.side for unit in item.units])
+    sides = np.array([unit.segment for unit in item.units])
     texts = zip(item.exchange.names, item.exchange.places, item.exchange.is_source, strict=True)
     for number, (name, (start, end), is_source) in enumerate(texts):
         extents = find_extents(item, number)
@@ -72,7 +72,7 @@ def collect_row_values(drawing: HighlightedExplanation) -> dict[str, Any]:
     assert item.exchange is not None
     rows = np.concatenate([item.scores.sum(0, keepdims=True), item.scores]).astype(np.float64)
     # [U, S] Membership of units in sections: the product with the scores sums them per section.
-    sides = np.array([unit.side for unit in item.units])
+    sides = np.array([unit.segment for unit in item.units])
     is_in_section = sides[:, None] == np.arange(len(item.exchange.names))
     scores = []
     for row in rows.tolist():

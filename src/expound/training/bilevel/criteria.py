@@ -80,7 +80,7 @@ class CriterionTrainer(ObjectiveTrainer):
     def _evaluate_criterion(self, criterion: Criterion, batch: Batch) -> Tensor:
         """Return the metric's values [B]; for simulatability the answers of student and model [B, 2, …]."""
         if isinstance(criterion, Simulatability):
-            student = criterion.student.network.explained
+            student = criterion.companion.network.explained
             return torch.stack([_predict(student, batch), _predict(self.explained, batch)], 1)
         scores, judge = criterion.explainer.attribute(self.explained, batch), CRITERION_METRICS[criterion.name]
         values = judge.evaluate(self.explained, batch, scores)[judge.name]
@@ -132,15 +132,6 @@ class CriterionTrainer(ObjectiveTrainer):
             # With this flag the Trainer makes a new schedule for each call of `train`, as for its own ones.
             self._created_lr_scheduler = True
         return self.lr_scheduler
-
-    # -- files -------------------------------------------------------------------------------------------------------
-
-    def finalize_model(self) -> bool:
-        """Merge adapters into the model's weights, so that the saved model loads like any other."""
-        if not hasattr(self.explained.model, "merge_and_unload"):
-            return False
-        self.explained.model = self.explained.model.merge_and_unload()
-        return True
 
 
 def summarize_criterion(name: str, task: str, found: Tensor) -> float:

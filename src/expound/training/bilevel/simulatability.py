@@ -26,6 +26,8 @@ HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
 class SimulatingStudent(nn.Module):
     """A student with an optimizer of its own, whose weights require gradients inside `requiring_gradients` only.
 
+    Weights that require none when it is made, as those under adapters, are not trained.
+
     Args:
         model: a pretrained model that was not fine-tuned, with the tokenizer of the explained model.
         weight: β, the weight of the explanations in its loss; above 0.
@@ -53,16 +55,19 @@ class SimulatingStudent(nn.Module):
         own = InterpretableAttention.for_model(model, normalizer="softmax", special_tokens=special_tokens).to(
             model.device
         )
-        self.network = Student(model, own, weight).requires_grad_(False)
+        network = Student(model, own, weight)
+        self.trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self.network = network.requires_grad_(False)
         self.kind = optimizer
         self.moments = nn.ModuleList()
         if optimizer == "adamw":
-            self.moments.extend(map(_AdamWState, self.network.parameters()))
+            self.moments.extend(map(_AdamWState, self.trained))
 
     @contextmanager
     def requiring_gradients(self) -> Iterator[Student]:
         """Yield the student, whose weights require gradients inside the block."""
-        self.network.requires_grad_(True)
+        for weight in self.trained:
+            weight.requires_grad_(True)
         try:
             yield self.network
         finally:
@@ -70,11 +75,10 @@ class SimulatingStudent(nn.Module):
 
     def optimizer(self, rate: float) -> torch.optim.Optimizer:
         """Return the optimizer of the student's weights, with the state after its last step."""
-        weights = list(self.network.parameters())
         if self.kind == "sgd":
-            return torch.optim.SGD(weights, lr=rate)
-        optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.0)
-        for weight, own in zip(weights, self.moments, strict=True):
+            return torch.optim.SGD(self.trained, lr=rate)
+        optimizer = torch.optim.AdamW(self.trained, lr=rate, weight_decay=0.0)
+        for weight, own in zip(self.trained, self.moments, strict=True):
             optimizer.state[weight] = dict(own.named_buffers())
         return optimizer
 
@@ -100,7 +104,7 @@ class Simulatability(Criterion):
 
     Args:
         explainer: see `Criterion`, as for `weight` and `lr_multiplier`.
-        student: the student.
+        student: the student; the recipe makes one for the run.
         rate: learning rate of the student's optimizer.
         max_norm: clipping norm of the student's gradients.
         held_out: the share of examples in the outer loss.
@@ -110,7 +114,7 @@ class Simulatability(Criterion):
 
     # Equation 7 prints the cross-entropy without its minus sign.
 
-    student: SimulatingStudent = field(kw_only=True, repr=False)
+    student: SimulatingStudent | None = field(default=None, kw_only=True, repr=False)
     rate: float = 5e-3
     max_norm: float = 5.0
     held_out: float = 0.5
@@ -125,15 +129,17 @@ class Simulatability(Criterion):
             raise ExpoundError(f"expected a learning rate of the student above 0, got {self.rate}")
 
     @property
-    def companion(self) -> nn.Module:
+    def companion(self) -> SimulatingStudent:
         """The student, which the criterion trains by itself."""
+        if self.student is None:
+            raise ExpoundError("simulatability needs a student: train it by the recipe ivra, with --student")
         return self.student
 
     @property
     def params(self) -> dict[str, Any]:
         """The parameters of the criterion, and the student's starting point."""
-        student = self.student.network
-        own = {"optimizer": self.student.kind, "special_tokens": student.explainer.params["special_tokens"]}
+        student = self.companion.network
+        own = {"optimizer": self.companion.kind, "special_tokens": student.explainer.params["special_tokens"]}
         start = {"model": student.explained.config.model_type, "weights": digest_weights(student.explained.model)}
         return super().params | {"student": start | {"weight": student.weight} | own}
 
@@ -141,8 +147,8 @@ class Simulatability(Criterion):
         """Compute the student's loss, a scalar; in training on held-out examples, after its inner step."""
         batch = label_with_predictions(step.model, step.batch, step.outputs.logits)
         if not step.context.training:
-            with self.student.network.explained.evaluation_mode():
-                return self.student.network("simulation", batch)  # type: ignore[no-any-return]
+            with self.companion.network.explained.evaluation_mode():
+                return self.companion.network("simulation", batch)  # type: ignore[no-any-return]
         if step.context.rank:
             raise ExpoundError("a student learns in one process: start one")
         explained = self.explain_prediction(step).masked_fill(~batch.attended, 0.0)
@@ -169,8 +175,8 @@ class Simulatability(Criterion):
         `own` are the explanations of the held-out examples, if they are part of the loss, see `LookaheadStep.gradient`.
         """
         seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "lookahead")]
-        with torch.enable_grad(), self.student.requiring_gradients() as student:
-            weights, optimizer = student.trainable_weights(), self.student.optimizer(self.rate)
+        with torch.enable_grad(), self.companion.requiring_gradients() as student:
+            weights, optimizer = student.trainable_weights(), self.companion.optimizer(self.rate)
             with seeded_random_state(seeds[0]):
                 loss = student("loss", inner, teacher_explanation)
             found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)

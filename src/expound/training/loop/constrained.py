@@ -1,4 +1,4 @@
-"""Training with an objective that a Lagrange multiplier keeps below a bound."""
+"""Early stopping and figures of losses with an objective that a Lagrange multiplier keeps below a bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from transformers import TrainerCallback
 
 from expound.objectives import Constraint, CrossEntropy, Objective
-from expound.training.loop.trainer import ObjectiveTrainer
 
 
 class FeasibleStopping(TrainerCallback):
@@ -46,26 +45,15 @@ def is_patience_exhausted(evaluations: Iterable[tuple[bool, float]], patience: i
     return waited >= patience
 
 
-class ConstrainedTrainer(ObjectiveTrainer):
-    """An ObjectiveTrainer whose evaluations say whether all constraints hold.
+def derive_feasibility(objectives: Sequence[Objective], figures: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures of a loss with constraints, from those of its evaluation; none for other losses.
 
-    `eval_feasible` is 1 or 0. `eval_feasible_cross_entropy` is infinite for an infeasible epoch, so that
-    `metric_for_best_model="feasible_cross_entropy"` never chooses one.
+    `feasible` is 1 if all constraints hold, else 0. `feasible_cross_entropy` is infinite for an infeasible epoch, so
+    that `metric_for_best_model="feasible_cross_entropy"` never chooses one.
     """
-
-    @staticmethod
-    def make_stopping_callback(patience: int, threshold: float) -> TrainerCallback:
-        """Return a `FeasibleStopping`; the threshold is not used."""
-        return FeasibleStopping(patience)
-
-    @classmethod
-    def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
-        """Add the figures `feasible` (higher is better) and `feasible_cross_entropy` (lower is better)."""
-        return super().higher_is_better(task, objectives) | {"feasible": True, "feasible_cross_entropy": False}
-
-    def derive_figures(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return whether the epoch is feasible, and its cross-entropy if so."""
-        for each in self.module.objectives:
-            if isinstance(each, Constraint) and not each.is_feasible(figures[each.name]):
-                return {"feasible": 0.0, "feasible_cross_entropy": math.inf}
-        return {"feasible": 1.0, "feasible_cross_entropy": figures[CrossEntropy.name]}
+    constraints = [each for each in objectives if isinstance(each, Constraint)]
+    if not constraints:
+        return {}
+    feasible = all(each.is_feasible(figures[each.name]) for each in constraints)
+    cross_entropy = figures.get(CrossEntropy.name, math.inf) if feasible else math.inf
+    return {"feasible": float(feasible), "feasible_cross_entropy": cross_entropy}

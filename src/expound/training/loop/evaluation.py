@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from datasets import Dataset
 from numpy.typing import NDArray
-from sklearn.metrics import f1_score
 from torch import Tensor
 
 from expound.metrics.simulatability import pearson
@@ -106,17 +105,24 @@ def score(task: str, predicted: Array, dataset: Dataset) -> dict[str, float]:
     return SCORES[task](predicted, dataset)
 
 
+def _compute_macro_f1(labels: Array, predicted: Array) -> float:
+    # scikit-learn takes longer to import than everything else here, so it is imported when it is used.
+    from sklearn.metrics import f1_score  # noqa: PLC0415
+
+    return float(f1_score(labels, predicted, average="macro", zero_division=0))
+
+
 def _score_classification(predicted: Array, dataset: Dataset) -> dict[str, float]:
     labels, classes = np.asarray(dataset["label"][:]), predicted.argmax(-1)
     return {
         "accuracy": float((labels == classes).mean()),
-        "f1_macro": float(f1_score(labels, classes, average="macro", zero_division=0)),
+        "f1_macro": _compute_macro_f1(labels, classes),
     }
 
 
 def _score_multi_label(predicted: Array, dataset: Dataset) -> dict[str, float]:
     labels = np.asarray(dataset["label"][:])
-    return {"f1_macro": float(f1_score(labels, predicted > 0.5, average="macro", zero_division=0))}
+    return {"f1_macro": _compute_macro_f1(labels, predicted > 0.5)}
 
 
 def _score_regression(predicted: Array, dataset: Dataset) -> dict[str, float]:

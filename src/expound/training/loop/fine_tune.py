@@ -24,6 +24,7 @@ from expound.objectives import CrossEntropy, Objective
 from expound.training.loop.data import tokenize_responses
 from expound.training.loop.evaluation import HIGHER_IS_BETTER
 from expound.training.loop.execute import StopAfterStep, TrainResult, execute
+from expound.training.loop.lora import choose_weights, keep_model
 from expound.training.loop.options import (
     DEFAULT_ARGUMENTS,
     FROM_SCRATCH_ARGUMENTS,
@@ -40,6 +41,7 @@ from expound.training.loop.starting_model import (
     load_starting_model,
     require_labels,
 )
+from expound.training.loop.term_trainer import IDLE_SHARE
 from expound.training.loop.trainer import ObjectiveTrainer
 
 logger = logging.getLogger(__name__)
@@ -49,10 +51,14 @@ OUTCOME_OPTIONS = (
     "masked_share",
     "head_lr_multiplier",
     "head_dropout",
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_targets",
 )
 """Options that change the outcome and are not among the Trainer's arguments."""
-IDLE_SHARE, IDLE_EXPLANATIONS = 0.01, 0.2
-"""A term below this share of the task's gradient, and dev explanations above this share without order, are reported."""
+IDLE_EXPLANATIONS = 0.2
+"""Dev explanations above this share without order are reported."""
 
 
 def train_baseline(model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
@@ -83,11 +89,11 @@ def fine_tune(
         train: examples in canonical form (texts, pairs, questions, images, or prompts with responses).
         dev: the same columns; the best model is chosen on it.
         output_dir: the run's folder.
-        objectives: the terms of the loss, or a function that makes them for the starting model; it may add adapters
-            to that model.
+        objectives: the terms of the loss, or a function that makes them for the starting model, with its adapters.
         trainer: the class of the training loop.
         options: see `RunOptions`; its arguments override `DEFAULT_ARGUMENTS` (and `FROM_SCRATCH_ARGUMENTS`);
-            `greater_is_better` follows from `metric_for_best_model`.
+            `greater_is_better` follows from `metric_for_best_model`. With `lora_rank` the folder gets the adapters
+            alone, and a model that is passed as an object stays as it is. Adapters that a model has are continued.
         overrides: single options by name, which override `options`.
 
     Raises:
@@ -95,11 +101,28 @@ def fine_tune(
     """
     options = RunOptions.with_overrides(options, overrides)
     _require_same_columns(train, dev)
+    if options.lora_rank and is_from_scratch(model):
+        raise ExpoundError("adapters need pretrained weights: give a model, not a size or a configuration")
+    with keep_model(model, copies=bool(options.lora_rank)) as source:
+        return _fine_tune(source, train, dev, output_dir, objectives, trainer, options)
+
+
+def _fine_tune(
+    model: Source,
+    train: Dataset,
+    dev: Dataset,
+    output_dir: str | Path,
+    objectives: Sequence[Objective] | Callable[[ExplainedModel], Sequence[Objective]],
+    trainer: type[ObjectiveTrainer],
+    options: RunOptions,
+) -> TrainResult:
+    """Train the model in place, or the copy that `fine_tune` made of it."""
     start = load_starting_model(
         model, train, options.processing_class, max_length=options.max_length, seed=options.seed
     )
     train = tokenize_responses(start, align_labels(start, train))
     dev = tokenize_responses(start, align_labels(start, dev))
+    choose_weights(start, options)
     terms = objectives(start) if callable(objectives) else objectives
     task = start.task.name
     defaults = {**DEFAULT_ARGUMENTS, "metric_for_best_model": next(iter(HIGHER_IS_BETTER[task]))}

@@ -81,6 +81,18 @@ class RunOptions:
         str | None,
         "Activation of the head, for models whose head shares the encoder's (BigBird). Default: the method's.",
     ] = None
+    lora_rank: Annotated[
+        int | None,
+        "Train LoRA adapters of this rank, and the head, instead of all weights. Default: the method's, or 0.",
+        {"min": 0},
+    ] = None
+    lora_alpha: Annotated[
+        float | None, "Scale of the adapters' update, times the rank. Default: twice the rank.", {"min": 0}
+    ] = None
+    lora_dropout: Annotated[float, "Dropout before the adapters.", {"min": 0, "max": 1}] = 0.0
+    lora_targets: Annotated[
+        str | None, "Names of the layers with adapters, with commas. Default: all linear ones outside the head."
+    ] = None
     early_stopping_patience: Annotated[
         int | None, "Stop after this many evaluations without improvement.", {"min": 1}
     ] = None
@@ -127,16 +139,25 @@ class RunOptions:
             return dict(self.arguments)
         return {**self.arguments, "use_cpu": self.device == "cpu"}
 
-    def forbid_model_options(self) -> None:
+    @property
+    def lora_params(self) -> dict[str, Any]:
+        """The parameters of `add_lora`; none for a run that adds no adapters."""
+        if not self.lora_rank:
+            return {}
+        targets = None if self.lora_targets is None else [part.strip() for part in self.lora_targets.split(",")]
+        return {"rank": self.lora_rank, "alpha": self.lora_alpha, "dropout": self.lora_dropout, "targets": targets}
+
+    def forbid_model_options(self, *, allows_lora: bool = False) -> None:
         """Raise ExpoundError for options that change the model, in a run that only explains it."""
         changes_head = (
             self.head_lr_multiplier not in (None, 1)
             or self.head_dropout is not None
             or self.head_activation is not None
         )
-        if self.masked_share or changes_head:
+        if self.masked_share or changes_head or (self.lora_rank and not allows_lora):
             raise ExpoundError(
-                "the explained model stays as it is: masked_share, head_lr_multiplier, head_dropout do not apply"
+                "the explained model stays as it is: masked_share, head_lr_multiplier, head_dropout and the options of "
+                "LoRA do not apply"
             )
 
     def fill_defaults(self, arguments: Mapping[str, Any], **defaults: Any) -> RunOptions:

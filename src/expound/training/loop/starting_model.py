@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from datasets import ClassLabel, Dataset
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -25,11 +26,12 @@ from transformers import (
 from transformers import ViTImageProcessorPil as ImageProcessor
 
 from expound.data import generated_tokenizer
+from expound.data.hub import cache_if_unreachable
 from expound.errors import ExpoundError
 from expound.models import ExplainedModel
 from expound.models.encoding.labels import match_labels
 from expound.models.layers.head_activation import restore_head_activation
-from expound.models.loading.adapters import read_config
+from expound.models.loading.adapters import find_adapter_base, read_config
 from expound.models.loading.checkpoint import check_config, describe_load_errors
 from expound.models.loading.load import HEADS, load
 from expound.training.loop.data import is_generation_data
@@ -56,8 +58,8 @@ def load_starting_model(
     """Return the model before its first training step.
 
     Args:
-        model: a Hugging Face model, the folder or hub name of one, or a configuration to train from scratch (an
-            object, a .json file, or a name of `SIZES`).
+        model: a Hugging Face model, also one with adapters, the folder or hub name of either, or a configuration to
+            train from scratch (an object, a .json file, or a name of `SIZES`).
         data: examples in canonical form. They decide the head and name its outputs. A fine-tuned model whose outputs
             have these names keeps its order; the data must then be renumbered with `align_labels`.
         processing_class: tokenizer or image processor, or the path of one. Default: the one saved with the model; for
@@ -72,7 +74,10 @@ def load_starting_model(
     set_seed(seed)
     if is_generation_data(data):
         return _load_language_model(model, processing_class, max_length)
-    if isinstance(model, PreTrainedModel):
+    if not isinstance(model, nn.Module) and not is_from_scratch(model) and find_adapter_base(str(model)):
+        adapted = load(str(model), device="cpu")
+        model, processing_class = adapted.model, processing_class or adapted.processing_class
+    if isinstance(model, nn.Module):
         _require_outputs(model, data)
         return ExplainedModel(model, _load_processor(processing_class, data), max_length=max_length)
     if is_from_scratch(model):
@@ -85,9 +90,7 @@ def load_starting_model(
 
 def is_from_scratch(model: Source) -> bool:
     """Return whether a source means a model that is trained from scratch."""
-    if isinstance(model, PreTrainedModel):
-        return False
-    return isinstance(model, PretrainedConfig) or names_new_model(str(model))
+    return isinstance(model, PretrainedConfig) or (isinstance(model, str | Path) and names_new_model(str(model)))
 
 
 # -- labels ----------------------------------------------------------------------------------------------------------
@@ -181,7 +184,7 @@ def _load_language_model(model: Source, processing_class: Any, max_length: int |
         raise ExpoundError("a language model is not trained from scratch here: give its folder as the model")
     source: Any = model
     device = None
-    if not isinstance(model, PreTrainedModel):
+    if isinstance(model, str | Path):
         source, device = str(model), "cpu"
     if isinstance(processing_class, str | Path):
         processing_class = AutoTokenizer.from_pretrained(str(processing_class))
@@ -191,6 +194,7 @@ def _load_language_model(model: Source, processing_class: Any, max_length: int |
     return loaded
 
 
+@cache_if_unreachable
 def _load_pretrained(name: str, data: Dataset, processing_class: Any, max_length: int | None) -> ExplainedModel:
     # transformers would take a missing path for the name of a hub repository.
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,13 +21,16 @@ from expound.models import Batch
 from expound.objectives import AdaptiveObjective, StepContext
 from expound.training.loop.training_module import TrainingModule
 
+logger = logging.getLogger(__name__)
 SHARDING_ERRORS = re.compile("DTensor|setStorage")
 """Words in torch's errors about weights of which this process has a shard only."""
 LEARNED_FILE = "expound_learned.safetensors"
 SUMS_FILE = "expound_sums.safetensors"
 NORMS, LOSS = "gradient norms", "loss"
-PROBED_STEPS = 8
-"""Steps of a run in which the gradient norm of each term is measured."""
+FIRST_STEPS, PROBED_STEPS = 3, 5
+"""Steps at the beginning of a run, and over all of it, in which the gradient norm of each term is measured."""
+IDLE_SHARE = 0.01
+"""A term whose gradient is below this share of the first term's is reported."""
 LOGGED = ("log", NORMS, LOSS)
 """Sums that are saved with a checkpoint, so that the next log of a resumed run covers the steps before it, too."""
 
@@ -44,6 +48,7 @@ class TermTrainer(Trainer):
         self.log_gradient_norms = log_gradient_norms
         self.part, self.mean_sizes = 0, cast(Tensor | None, None)
         self._sums: dict[str, Tensor] = {}
+        self._first_norms: list[Tensor] = []
 
     @property
     def _term_names(self) -> list[str]:
@@ -79,7 +84,9 @@ class TermTrainer(Trainer):
         if training:
             weights = weights * self.scale_by_size(sizes)
         if training and (self.log_gradient_norms or self._is_probed_step()):
-            self._add_to_sums(NORMS, self._gradient_norms(outputs["separate_terms"], weights), torch.ones_like(sizes))
+            norms = self._gradient_norms(outputs["separate_terms"], weights)
+            self._add_to_sums(NORMS, norms, torch.ones_like(sizes))
+            self._report_idle_terms(norms)
         return (terms * weights).sum()
 
     def scale_by_size(self, sizes: Tensor) -> Tensor:
@@ -97,8 +104,24 @@ class TermTrainer(Trainer):
         terms = self.module.objectives
         if len(terms) < 2 or self.args.world_size > 1 or any(each.companion is not None for each in terms):
             return False
-        interval = max(1, self.state.max_steps // PROBED_STEPS)
-        return bool(self.state.global_step % interval == interval // 2)
+        interval, step = max(1, self.state.max_steps // PROBED_STEPS), self.state.global_step
+        return bool(step < FIRST_STEPS or step % interval == interval // 2)
+
+    def _report_idle_terms(self, norms: Tensor) -> None:
+        """Say, after the first steps, which terms hardly move the model beside the first one; called with each norm."""
+        self._first_norms.append(norms)
+        if len(self._first_norms) != FIRST_STEPS:
+            return
+        task, *others = torch.stack(self._first_norms).mean(0).tolist()
+        for objective, own in zip(self.module.objectives[1:], others, strict=True):
+            if objective.weight and own < IDLE_SHARE * task:
+                advice = objective.remedy
+                if own and not isinstance(objective, AdaptiveObjective):
+                    advice = f"At a weight of {objective.weight * task / own / 10:.2g} it would be 10 %. {advice}"
+                logger.warning(
+                    "%s hardly moves the model: in the first steps its gradient is %.2g %% of that of %s. %s",
+                    objective.name, 100 * own / task, self.module.objectives[0].name, advice,
+                )  # fmt: skip
 
     def _gradient_norms(self, terms: Sequence[Tensor], weights: Tensor) -> Tensor:
         """Return the norm of each weighted term's gradient [number of objectives]; the graphs are kept."""

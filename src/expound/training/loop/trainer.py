@@ -25,9 +25,10 @@ from expound.errors import ExpoundError
 from expound.models import Batch, ExplainedModel
 from expound.models.layers.architecture import unwrap_adapter
 from expound.models.state import get_lock
-from expound.objectives import CrossEntropy, Objective
+from expound.objectives import Constraint, CrossEntropy, Objective
 from expound.reports.progress import is_interactive
 from expound.training.loop import evaluation
+from expound.training.loop.constrained import FeasibleStopping, derive_feasibility
 from expound.training.loop.data import Collator, OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
 from expound.training.loop.options import RunOptions
 from expound.training.loop.progress import EvaluationLog, Forecast, ProgressBar, SlowStepWarning
@@ -96,7 +97,10 @@ class ObjectiveTrainer(TermTrainer):
             self.add_callback(Forecast)
         if self.options.early_stopping_patience is not None:
             patience, threshold = self.options.early_stopping_patience, self.options.early_stopping_threshold
-            self.add_callback(self.make_stopping_callback(patience, threshold or 0.0))
+            stopping = self.make_stopping_callback(patience, threshold or 0.0)
+            if any(isinstance(each, Constraint) for each in self.module.objectives):
+                stopping = FeasibleStopping(patience)
+            self.add_callback(stopping)
 
     def _save_unsharded(self) -> None:
         """Save weights that are sharded over processes (FSDP) as one whole model."""
@@ -135,8 +139,10 @@ class ObjectiveTrainer(TermTrainer):
     @classmethod
     def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
         """Return for every figure of an evaluation whether higher is better; subclasses add their figures."""
-        lower = dict.fromkeys(("loss", *(objective.name for objective in objectives)), False)
-        return lower | evaluation.HIGHER_IS_BETTER[task]
+        figures = dict.fromkeys(("loss", *(objective.name for objective in objectives)), False)
+        if any(isinstance(each, Constraint) for each in objectives):
+            figures |= {"feasible": True, "feasible_cross_entropy": False}
+        return figures | evaluation.HIGHER_IS_BETTER[task]
 
     # -- a step ------------------------------------------------------------------------------------------------------
 
@@ -184,7 +190,7 @@ class ObjectiveTrainer(TermTrainer):
         # Evaluation goes from the longest example to the shortest: put the predictions back in order.
         predicted[sort_longest_first(text_lengths(dataset))] = output.predictions
         figures = self._loss_and_terms() | self.score_predictions(predicted, dataset)
-        figures |= self.derive_figures(figures) | self._compute_own_metrics(predicted, dataset)
+        figures |= derive_feasibility(self.module.objectives, figures) | self._compute_own_metrics(predicted, dataset)
         for name, value in figures.items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value
         return output._replace(predictions=predicted)
@@ -214,10 +220,6 @@ class ObjectiveTrainer(TermTrainer):
                 if entry.get("step") == self.state.best_global_step and "eval_loss" in entry:
                     return {name: value for name, value in entry.items() if name.startswith("eval_")}
         return self.evaluate()
-
-    def derive_figures(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return further figures, derived from those of an evaluation; a hook for subclasses."""
-        return {}
 
     # -- data --------------------------------------------------------------------------------------------------------
 

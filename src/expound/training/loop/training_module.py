@@ -30,6 +30,11 @@ class TrainingModule(nn.Module):
     # With False the Trainer divides the loss by the number of accumulated batches, as `compute_loss` expects.
     accepts_loss_kwargs = False
 
+    @property
+    def _hf_peft_config_loaded(self) -> bool:
+        """Whether adapters are trained; else the Trainer refuses a model whose weights are quantized."""
+        return hasattr(self.explained.model, "peft_config")
+
     def __init__(self, explained: ExplainedModel, objectives: Sequence[Objective], masked_share: float = 0.0) -> None:
         super().__init__()
         names = [objective.name for objective in objectives]

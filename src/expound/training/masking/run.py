@@ -23,6 +23,7 @@ from expound.models.loading.digest import digest_processor, digest_weights
 from expound.models.state import freeze_weights, keep_modes, preserve_random_state
 from expound.objectives.masking import masking_objectives
 from expound.training.loop.execute import StopAfterStep, TrainResult, execute
+from expound.training.loop.lora import inject_lora
 from expound.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, get_changed_arguments, make_training_arguments
 from expound.training.loop.run import TrainingRun
 from expound.training.masking.trainer import FLAT, MASK_SPREAD, MaskingTrainer
@@ -103,7 +104,7 @@ def train_masking(
     if weights is not None:
         settings["weights"] = weights
     settings |= masking_settings or {}
-    masking = make_masking_model(model, backbone, tokenizer, settings, options.seed)
+    masking = make_masking_model(model, backbone, tokenizer, options.lora_params, settings, options.seed)
     run = TrainingRun(Path(output_dir), _resolve_config(model, masking, judges, train, dev, args, options))
 
     def make_trainer(stop: StopAfterStep) -> MaskingTrainer:
@@ -124,12 +125,20 @@ def train_masking(
 
 
 def make_masking_model(
-    model: ExplainedModel, backbone: Any, tokenizer: Any, settings: Mapping[str, Any], seed: int
+    model: ExplainedModel,
+    backbone: Any,
+    tokenizer: Any,
+    lora: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    seed: int,
 ) -> AttributiveMasking:
-    """Return a new masking model whose weights depend on the seed only."""
+    """Return a new masking model whose weights depend on the seed only; `lora`: adapters of its encoder, if any."""
     with preserve_random_state():
         set_seed(seed)
-        return AttributiveMasking.for_model(model, backbone, tokenizer, **settings)
+        masking = AttributiveMasking.for_model(model, backbone, tokenizer, **settings)
+        if lora:
+            inject_lora(masking.reader.model, **lora)
+        return masking
 
 
 def default_arguments(model: ExplainedModel) -> dict[str, Any]:
@@ -146,7 +155,7 @@ def make_masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: 
     Raises:
         ExpoundError: options that change the explained model; else as `make_training_arguments`.
     """
-    options.forbid_model_options()
+    options.forbid_model_options(allows_lora=True)
     chosen = {**DEFAULT_MASKING_ARGUMENTS, **options.arguments}
     together = chosen["per_device_train_batch_size"] * chosen.get("gradient_accumulation_steps", 1)
     steps = max(1, round(EVALUATION_INTERVAL * -(-rows // together)))
@@ -179,6 +188,7 @@ def _resolve_config(
         "settings": to_json_value(asdict(masking.settings)),
         "metrics": {judge.name: to_json_value(judge.params) for judge in judges},
         "data": {"train": summarize_data(train), "dev": summarize_data(dev)},
+        "lora": options.lora_params,
         "early_stopping_patience": options.early_stopping_patience,
         "arguments": to_json_value(get_changed_arguments(args)),
         "seed": args.seed,

@@ -21,6 +21,7 @@ from expound.models.outputs import require_finite_logits
 from expound.models.passes.last_layer import skip_unread_positions
 from expound.objectives import Objective, StepContext
 from expound.objectives.masking import MaskingStep, concat_inverse, masking_objectives, repeat_batch
+from expound.training.loop.lora import merge_lora
 from expound.training.loop.trainer import ObjectiveTrainer
 from expound.training.loop.training_module import TrainingModule, stack_terms
 
@@ -160,6 +161,10 @@ class MaskingTrainer(ObjectiveTrainer):
         highest, lowest = (scores.masked_fill(~batch.content, edge) for edge in (-torch.inf, torch.inf))
         spread = highest.amax(1) - lowest.amin(1)
         return values | {MEAN_MASK: scores.sum(1) / batch.content.sum(1), MASK_SPREAD: spread}
+
+    def finalize_model(self) -> bool:
+        """Merge the adapters of the masking model, which is saved as a whole."""
+        return merge_lora(self.masking.reader.model) if self.options.lora_rank else False
 
     # -- files -------------------------------------------------------------------------------------------------------
 

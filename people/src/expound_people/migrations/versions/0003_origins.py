@@ -11,10 +11,4 @@ down_revision = "0002"
 
 def upgrade() -> None:
     """Add the column."""
-    op.add_column("project", sa.Column("origin", sa.JSON(), nullable=True))
-
-
-def downgrade() -> None:
-    """Drop the column with its content."""
-    with op.batch_alter_table("project") as batch:
-        batch.drop_column("origin")
+    op.add_column("project", sa.Column("origin", sa.JSON))

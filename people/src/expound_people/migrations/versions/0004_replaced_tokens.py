@@ -13,15 +13,7 @@ def upgrade() -> None:
     """Add the table."""
     op.create_table(
         "replaced_token",
-        sa.Column("digest", sa.String(64), nullable=False),
-        sa.Column("annotator_id", sa.Integer(), nullable=False),
-        sa.Column("replaced", sa.DateTime(), nullable=False),
-        sa.ForeignKeyConstraint(["annotator_id"], ["annotator.id"], name="fk_replaced_token_annotator_id"),
-        sa.PrimaryKeyConstraint("digest", name="pk_replaced_token"),
+        sa.Column("digest", sa.String(64), primary_key=True),
+        sa.Column("annotator_id", sa.Integer, sa.ForeignKey("annotator.id"), nullable=False, index=True),
+        sa.Column("replaced", sa.DateTime, nullable=False),
     )
-    op.create_index("ix_replaced_token_annotator_id", "replaced_token", ["annotator_id"])
-
-
-def downgrade() -> None:
-    """Drop the table with its content."""
-    op.drop_table("replaced_token")

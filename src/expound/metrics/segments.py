@@ -15,19 +15,19 @@ from expound.models import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideAuc(RationaleAuc):
+class SegmentAuc(RationaleAuc):
     """Area under the ROC curve among the words of one text of a pair (Fernandes et al. 2022, table 6).
 
-    NaN if all or no words of it are marked. `side`: 1 for the first text, 2 for the second.
+    NaN if all or no words of it are marked. `segment`: 1 for the first text, 2 for the second.
     """
 
-    side: int = 1
+    segment: int = 1
     card: ClassVar = MetricCard(
-        name="side_auc", family="plausibility", higher_is_better=True, paper="Fernandes et al. 2022", bounds=(0, 1),
+        name="segment_auc", family="plausibility", higher_is_better=True, paper="Fernandes et al. 2022", bounds=(0, 1),
         needs_rationale=True, label="AUC of a text",
         equation=r"P(s_{\text{marked}} > s_{\text{unmarked}}) \text{ within one text}",
-        computed="As `rationale_auc`, among the words of one text of a pair (`side`: 1 or 2). Scores are compared by "
-        "size, without the sign (`absolute`).",
+        computed="As `rationale_auc`, among the words of one text of a pair (`segment`: 1 or 2). Scores are compared "
+        "by size, without the sign (`absolute`).",
         read="0.5: as by chance; 1: every marked word of that text is ahead of every other. Undefined (NaN) if "
         "nothing, or everything, of that text is marked.",
         use="Pairs, if a method gives all words of one text larger scores than all words of the other.",
@@ -36,19 +36,19 @@ class SideAuc(RationaleAuc):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.side not in (1, 2):
-            raise ExpoundError(f"expected side 1 or 2 of a pair, got {self.side}")
+        if self.segment not in (1, 2):
+            raise ExpoundError(f"expected segment 1 or 2 of a pair, got {self.segment}")
         if self.special_tokens:
             raise ExpoundError("special tokens belong to neither text of a pair: leave special_tokens=False")
 
     def rank_units(self, batch: Batch, rationale_mask: Tensor, attribution: Tensor) -> RankedUnits:
         """Return the units [B, U] of this text only, sorted by score, see `Plausibility.rank_units`."""
-        one_side = replace(batch, content=batch.content & side_mask(batch, self.side - 1))
-        return super().rank_units(one_side, rationale_mask, attribution)
+        one_segment = replace(batch, content=batch.content & segment_mask(batch, self.segment - 1))
+        return super().rank_units(one_segment, rationale_mask, attribution)
 
 
-def side_mask(batch: Batch, side: int) -> Tensor:
-    """Return which positions [B, L] belong to text number `side` (0 or 1) of each example.
+def segment_mask(batch: Batch, segment: int) -> Tensor:
+    """Return which positions [B, L] belong to text number `segment` (0 or 1) of each example.
 
     Raises:
         ExpoundError: a batch made from token ids, which does not know its texts.
@@ -57,7 +57,7 @@ def side_mask(batch: Batch, side: int) -> Tensor:
         raise ExpoundError("which text a token belongs to is known of texts only: make the batch with model.encode")
     mask = torch.zeros_like(batch.attended)
     for row, alignment in enumerate(batch.alignments):
-        is_side = [span is not None and span[0] == side for span in alignment.spans]
+        is_segment = [span is not None and span[0] == segment for span in alignment.spans]
         # Alignments list the real tokens only, whichever side the batch is padded on.
-        mask[row, batch.attended[row]] = torch.tensor(is_side, device=mask.device)
+        mask[row, batch.attended[row]] = torch.tensor(is_segment, device=mask.device)
     return mask

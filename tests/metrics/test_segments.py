@@ -22,11 +22,11 @@ def test_words_of_the_other_text_do_not_count(family, absolute):
     model = model_of(family)
     batch = model.encode(ROWS)
     scores = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(0)) * batch.content
-    for side in (1, 2):
-        found = metric("side_auc", side=side, absolute=absolute).evaluate(model, batch, scores)["side_auc"]
+    for segment in (1, 2):
+        found = metric("segment_auc", segment=segment, absolute=absolute).evaluate(model, batch, scores)["segment_auc"]
         for row, alignment in enumerate(batch.alignments):
-            own = [word for word in alignment.words if word.side == side - 1]
-            spans = ROWS[row]["rationale" if side == 1 else "rationale_pair"]
+            own = [word for word in alignment.words if word.segment == segment - 1]
+            spans = ROWS[row]["rationale" if segment == 1 else "rationale_pair"]
             gold = [any(start < word.end and word.start < end for start, end in spans) for word in own]
             pooled = pool(scores[row][batch.attended[row]].tolist(), alignment.word_of, len(alignment.words))
             values = [
@@ -40,22 +40,22 @@ def test_words_of_the_other_text_do_not_count(family, absolute):
                 assert torch.isnan(found[row])
 
 
-def test_a_text_without_a_partner_has_no_second_side():
+def test_a_text_without_a_partner_has_no_second_segment():
     model = model_of("bert")
     batch = model.encode([{"text": PAIRS[0][1], "rationale": [[0, 5]]}])
     scores = torch.rand(batch.content.shape) * batch.content
-    assert torch.isnan(metric("side_auc", side=2).evaluate(model, batch, scores)["side_auc"]).all()
-    alone, both = (metric(name).evaluate(model, batch, scores)[name] for name in ("side_auc", "rationale_auc"))
+    assert torch.isnan(metric("segment_auc", segment=2).evaluate(model, batch, scores)["segment_auc"]).all()
+    alone, both = (metric(name).evaluate(model, batch, scores)[name] for name in ("segment_auc", "rationale_auc"))
     assert torch.equal(alone, both)
 
 
 def test_wrong_choices():
-    with pytest.raises(ExpoundError, match="side 1 or 2 of a pair, got 3"):
-        metric("side_auc", side=3)
+    with pytest.raises(ExpoundError, match="segment 1 or 2 of a pair, got 3"):
+        metric("segment_auc", segment=3)
     with pytest.raises(ExpoundError, match="neither text"):
-        metric("side_auc", unit="token", special_tokens=True)
+        metric("segment_auc", unit="token", special_tokens=True)
     ids = Batch.from_ids(torch.tensor([[5, 6, 7]]))
     marked = torch.tensor([[True, False, False]])
     batch = Batch(**{**vars(ids), "rationale_mask": marked})
     with pytest.raises(ExpoundError, match="known of texts only"):
-        metric("side_auc").evaluate(model_of("bert"), batch, torch.rand(1, 3))
+        metric("segment_auc").evaluate(model_of("bert"), batch, torch.rand(1, 3))
