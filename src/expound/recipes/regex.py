@@ -113,5 +113,5 @@ def make_teacher(teacher: str | Explainer, n_steps: int) -> Explainer:
     """Return the teacher; integrated gradients have zero baselines and `n_steps` points, unless the spec sets them."""
     if not isinstance(teacher, str) or teacher.partition("?")[0] != INTEGRATED:
         return make_explainer(teacher)
-    params = {"n_steps": n_steps, "baselines": "zero"}
+    params: dict[str, Any] = {"n_steps": n_steps, "baselines": "zero"}
     return make_explainer(teacher, **{name: value for name, value in params.items() if f"{name}=" not in teacher})

@@ -28,7 +28,7 @@ LEARNED, NONE = "learned", "none"
 StudentExplainer = Literal["parameterized_attention", "interpretable_attention"]
 STATIC: dict[str, Layers] = {"untrained": "all", "untrained_last": "last"}
 TEMPERATURES = {"input_x_gradient": 0.1, "integrated_gradients": 0.5}
-INTEGRATED = {"n_steps": 10, "baselines": "zero"}
+INTEGRATED: dict[str, Any] = {"n_steps": 10, "baselines": "zero"}
 LAST = ("untrained_last", "attention_last")
 
 
