@@ -75,6 +75,32 @@ def test_the_decay_is_that_of_the_reference():
         RECIPES["er_constrained"](multiplier_decay=1.0)
 
 
+def test_a_relative_bound_is_of_the_first_step_and_a_bound_that_holds_before_training_is_said(caplog):
+    relative = Constraint(RationaleAlignment(), relative_bound=0.5)
+    assert math.isnan(relative.bound_in_use)
+    assert not relative.is_feasible(0.0)
+    for number, value in enumerate((1.6, 0.1)):
+        relative.adapt(value, number, None)
+    assert relative.bound_in_use == pytest.approx(0.8)
+    assert relative.is_feasible(0.87)
+    assert not relative.is_feasible(0.89)
+    assert "constrains nothing" not in caplog.text
+    make_constraint(bound=1.7).adapt(1.6, 0, None)
+    assert "the bound 1.7 constrains nothing: rationale_alignment is 1.6 before training" in caplog.text
+    spec = "constraint?bound=1&objective=rationale_alignment?distance=kl;explainer=attention_last"
+    made = expound.objective(spec)
+    assert (made.bound, made.objective.distance, made.objective.explainer.name) == (1.0, "kl", "attention_last")
+    assert made.name == "rationale_alignment"
+
+
+def test_a_term_that_hardly_moves_the_model_is_named_after_the_first_steps(tmp_path, caplog):
+    guide = RationaleAlignment(expound.explainer("attention_last"), weight=1e-6)
+    loop = trainer(tmp_path, bert(), make_marked_sentences(), objectives=[CrossEntropy(), guide], max_steps=3)
+    loop.train()
+    assert "rationale_alignment hardly moves the model: in the first steps its gradient is" in caplog.text
+    assert "At a weight of" in caplog.text
+
+
 def test_the_schedule_is_hugging_faces():
     for total in (1, 7, 30):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

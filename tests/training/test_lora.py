@@ -12,7 +12,7 @@ import expound
 from expound import ExpoundError
 from expound.recipes import RECIPES
 from expound.training.bilevel.lookahead import Student
-from expound.training.loop.lora import add_lora
+from expound.training.loop.lora import add_lora, share_frozen_weights
 from families import processor, tiny
 from runs import ARGUMENTS, answers, load_generated
 
@@ -109,16 +109,24 @@ def test_an_adapter_in_a_folder_or_a_model_is_continued_and_this_is_said(start, 
         expound.train(str(tmp_path / "first"), data, "lora", output_dir=tmp_path / "second", args=QUICK)
 
 
+def count_own(model, other):
+    """Return the number of weights of a model that are not in the memory of another."""
+    known = {weight.data_ptr() for weight in other.model.parameters()}
+    return sum(weight.numel() for weight in model.model.parameters() if weight.data_ptr() not in known)
+
+
 def test_a_student_beside_an_adapted_model_costs_its_adapters_alone(start, data):
     model = expound.load(start, device="cpu")
     add_lora(model, 2)
     recipe = RECIPES["ivra"]("simulatability", student=start, student_optimizer="adamw")
     (criterion,) = (each for each in recipe.build_objectives(model, data[0], seed=0) if each.name == "simulatability")
     student = criterion.companion
-    known = {weight.data_ptr() for weight in model.model.parameters()}
-    own = [weight for weight in student.network.explained.model.parameters() if weight.data_ptr() not in known]
-    base = sum(weight.numel() for weight in tiny("bert", num_labels=2).parameters())
-    assert sum(weight.numel() for weight in own) < 0.2 * base
+    assert count_own(student.network.explained, model) < 0.2 * count_own(model, expound.load(start, device="cpu"))
+    teacher, pupil = expound.load(start, device="cpu"), expound.load(start, device="cpu")
+    add_lora(pupil, 2)
+    share_frozen_weights(pupil.model, teacher.model, fixed=True)
+    trained = sum(weight.numel() for weight in pupil.model.parameters() if weight.requires_grad)
+    assert count_own(pupil, teacher) == trained
     assert len(student.moments) == len(student.trained)
     with student.requiring_gradients() as network:
         assert isinstance(network, Student)

@@ -23,7 +23,7 @@ DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the 
 PAPER = {"scale": "position", "relative_bound": None, "multiplier_learning_rate": None, "multiplier_decay": 0.99}
 EQUATION = r"\min \text{CE} \text{ subject to } d(e(x), t) \le \beta"
 USE = "You know how close attributions should come, and not the weight."
-AVOID = "You cannot run `er_bound` first and the defaults' bounds are of other data."
+AVOID = "The bound cannot be reached: the multiplier then grows until the task is forgotten; run `er_bound` first."
 
 
 def er_constrained(
@@ -34,11 +34,12 @@ def er_constrained(
     dev_bound: Annotated[float | None, "Bound on the dev explanation loss. Default: that on the training loss."] = None,
     relative_bound: Annotated[
         float | None,
-        "Bound as a multiple of the explanation loss before training, unless --bound is given; none: the paper's.",
-    ] = 0.7,
+        "Bound as a multiple of the explanation loss before training, unless --bound is given. --preset paper has none,"
+        " and takes the paper's bounds.",
+    ] = 0.8,
     multiplier_learning_rate: Annotated[
         float | None, "Learning rate of the multiplier; the paper's belongs to thousands of steps."
-    ] = 2.0,
+    ] = 0.25,
     multiplier_decay: Annotated[
         float, "Decay of the multiplier's RMSprop; use 0.99^k with k times the paper's rate."
     ] = 0.6,
@@ -48,9 +49,10 @@ def er_constrained(
 ) -> Recipe:
     """Guide explanations towards human rationales, with the explanation loss kept below a bound.
 
+    By default the loss has to fall to .8 of its value before training; a bound that holds before training is reported.
     Of the epochs whose dev explanation loss is below 1.1 times the dev bound, the one with the lowest cross-entropy is
-    kept. A run without such an epoch ends with feasible: 0; discard it and train another seed. er_bound finds bounds
-    for other guides, models and data than the paper's.
+    kept. A run without such an epoch ends with feasible: 0; discard it and train another seed. er_bound finds how low a
+    bound can be.
 
     Example: expound train er_constrained --explainer attention_last --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er

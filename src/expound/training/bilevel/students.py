@@ -51,6 +51,7 @@ from expound.training.bilevel.teacher_outputs import (
 from expound.training.loop import evaluation
 from expound.training.loop.execute import TrainResult
 from expound.training.loop.fine_tune import fine_tune
+from expound.training.loop.lora import share_frozen_weights
 from expound.training.loop.options import RunOptions
 from expound.training.loop.run import vocabulary_digest
 from expound.training.loop.starting_model import Source, align_labels, is_from_scratch
@@ -127,7 +128,14 @@ class Teaching:
             options = options.fill_defaults({}, processing_class=self.teacher.processing_class)
         folder.parent.mkdir(parents=True, exist_ok=True)
         terms = self.make_objectives(train, folder.parent) if objectives is None else objectives
-        return fine_tune(model, train, dev, folder, objectives=terms, trainer=ScaffoldTrainer, options=options)
+
+        def prepare(student: ExplainedModel) -> Sequence[Objective]:
+            # With adapters a student of its teacher's own base costs its adapters alone.
+            student.model.to(self.teacher.device)
+            share_frozen_weights(student.model, self.teacher.model, fixed=True)
+            return terms
+
+        return fine_tune(model, train, dev, folder, objectives=prepare, trainer=ScaffoldTrainer, options=options)
 
     def with_max_length(self, max_length: int | None) -> Teaching:
         """Return a copy whose teacher truncates texts at the student's maximum length."""

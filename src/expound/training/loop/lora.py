@@ -150,14 +150,26 @@ def merge_lora(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def share_frozen_weights(student: nn.Module, model: nn.Module) -> None:
-    """Let frozen weights of a student that equal those of a model be the same memory."""
-    known = dict(model.named_parameters())
+def share_frozen_weights(student: nn.Module, model: nn.Module, *, fixed: bool = False) -> None:
+    """Let frozen weights of a student that equal those of a model be the same memory.
+
+    `fixed`: whether no weight of the model changes while the student trains; else those that have a gradient do.
+    """
+    known = {}
+    for name, weight in model.named_parameters():
+        if fixed or not weight.requires_grad:
+            known[_name_in_base(name)] = weight
     for name, weight in student.named_parameters():
-        other = known.get(name)
-        is_frozen = other is not None and not weight.requires_grad and not other.requires_grad
-        if other is not None and is_frozen and weight.device == other.device and torch.equal(weight, other):
+        other = known.get(_name_in_base(name))
+        if other is None or weight.requires_grad or weight.device != other.device:
+            continue
+        if torch.equal(weight, other):
             weight.data = other.data
+
+
+def _name_in_base(name: str) -> str:
+    """Return the name that a weight has without adapters around its layer."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".").replace(".original_module.", ".")
 
 
 @contextmanager
