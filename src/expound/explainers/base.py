@@ -136,7 +136,14 @@ class Explainer(ABC):
         Raises:
             ExpoundError: a pair of outputs for a method that cannot explain differences, or scores of a wrong shape.
         """
-        return self._explain_targets(model, batch, [target], special_tokens=special_tokens)[0]
+        # Methods that remove input ask for the answer to the whole text, which is no mean of effects in its windows.
+        if isinstance(model, WindowedModel) and self.card.family not in ("perturbation", "search", "interactions"):
+            return self._explain_windows(model, batch, target, special_tokens=special_tokens)
+        (explanation,) = self._explain_targets(model, batch, [target])
+        if special_tokens:
+            return explanation
+        special = explanation.scores.masked_fill(~batch.attended | batch.content, 0.0).sum(1)
+        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0), special=special)
 
     @torch.no_grad()
     def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
@@ -144,20 +151,17 @@ class Explainer(ABC):
 
         Passes and perturbed inputs that do not depend on the target are run once.
         """
+        if isinstance(model, WindowedModel):
+            return torch.stack([self.explain(model, batch, target).scores for target in targets])
         with model.cache_perturbed():
             explanations = self._explain_targets(model, batch, targets)
-        return torch.stack([explanation.scores for explanation in explanations])
+        return torch.stack([explanation.scores for explanation in explanations]).masked_fill(~batch.content, 0.0)
 
-    def _explain_targets(
-        self, model: ExplainedModel, batch: Batch, targets: Iterable[Any], *, special_tokens: bool = False
-    ) -> list[TokenScores]:
-        """Return the explanation of each target; see `explain`."""
+    def _explain_targets(self, model: ExplainedModel, batch: Batch, targets: Iterable[Any]) -> list[TokenScores]:
+        """Return the explanation of each target, with scores outside content as the method gives them."""
         # Tensors made in inference mode can never enter autograd, unlike those made in no_grad.
         if torch.is_inference_mode_enabled() and self.needs_gradient:
             raise ExpoundError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
-        # Methods that remove input ask for the answer to the whole text, which is no mean of effects in its windows.
-        if isinstance(model, WindowedModel) and self.card.family not in ("perturbation", "search", "interactions"):
-            return [self._explain_windows(model, batch, each, special_tokens=special_tokens) for each in targets]
         require_assumptions(self, model, batch)
         keep_graph = torch.is_grad_enabled() and self.differentiable
         # Fixed weights save the memory of their gradients, and leave the user's `.grad` untouched.
@@ -165,15 +169,11 @@ class Explainer(ABC):
         with model.evaluation_mode(), weights, torch.set_grad_enabled(keep_graph):
             resolved = [self._resolve_target(model, batch, target) for target in targets]
             explanations = self.compute(model.with_output(self.output), batch, resolved)
-        finished = []
         for explanation in explanations:
             self._check_shape(explanation.scores, batch)
-            scores, special = explanation.scores if keep_graph else explanation.scores.detach(), None
-            if not special_tokens:
-                special = scores.masked_fill(~batch.attended | batch.content, 0.0).sum(1)
-                scores = scores.masked_fill(~batch.content, 0.0)
-            finished.append(replace(explanation, scores=scores, special=special))
-        return finished
+        if keep_graph:
+            return explanations
+        return [replace(explanation, scores=explanation.scores.detach()) for explanation in explanations]
 
     def _resolve_target(self, model: ExplainedModel, batch: Batch, target: Any) -> Tensor | None:
         """Return a target as a tensor, or None for a prediction that `compute` reads from a pass of its own."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError
-from expound.explainers.base import OutputExplainer, SinglePass, TokenScores, select_target
+from expound.explainers.base import OutputExplainer, SinglePass, TokenScores
 from expound.models import Batch, ExplainedModel, Outputs
 
 TOKENS_PER_BACKWARD_PASS, FEWEST_TARGETS = 768, 4
@@ -81,7 +81,7 @@ class EmbeddingGradient(OutputExplainer, SinglePass):
             outputs = outputs or self.run_pass(model, batch, keep_graph=False)
             logits, each_score = outputs.logits, []
             for given in targets:
-                target = select_target(model, batch, given, logits)
+                target = model.task.predict(logits.detach(), batch) if given is None else given
                 each_score.append(self.score(model, outputs, target).sum())
             scores = torch.stack(each_score)
         (embeddings,), explanations = self.gradient_points(outputs), list[TokenScores]()
