@@ -6,7 +6,6 @@ import torch
 
 import decomposable
 from expound import explainer
-from expound.explainers import compute_gradients
 from expound.explainers.attention.generic_attention import compute_relevance_maps
 from expound.models import Capture
 from small import PAIRS, shared, small, uneven
@@ -20,7 +19,7 @@ def test_published_relevance(golden, golden_generation, target):
     _, model, batch = decomposable.golden_reference(golden)
     scores = explainer("generic_attention").attribute(model, batch, [target] * 6).detach()
     outputs = model(batch, capture=Capture(attentions=True))
-    slopes = compute_gradients(outputs.logits[:, target], outputs.attentions, keep_graph=False)
+    slopes = torch.autograd.grad(outputs.logits[:, target].sum(), outputs.attentions)
     maps = compute_relevance_maps(slopes, outputs.attentions)
     for row, attended in enumerate(batch.attended):
         length = int(attended.sum())

@@ -25,8 +25,6 @@ from .decomposition.decompx import DecompXClassifier as DecompXClassifier
 from .decomposition.flash_trace import FlashTrace as FlashTrace
 from .decomposition.globenc import GlobEnc as GlobEnc
 from .decomposition.information_flow import InformationFlow as InformationFlow
-from .differentiation import compute_gradient as compute_gradient
-from .differentiation import compute_gradients as compute_gradients
 from .gradients.deep_lift import DeepLift as DeepLift
 from .gradients.embedding_gradient import EmbeddingGradient as EmbeddingGradient
 from .gradients.gradient_shap import GradientShap as GradientShap

@@ -94,7 +94,7 @@ def attribute(
     Raises ExpoundError for an unknown key of a row, an unknown method or parameter, an empty text, an answer of NaN, or
     scores not finite.
     """
-    explained = load(model)
+    explained = model if isinstance(model, ExplainedModel) else load(model)
     if stride is not None:
         explained = WindowedModel(explained, stride)
     columns = {field.name: params.pop(field.name) for field in fields(ColumnOptions) if field.name in params}

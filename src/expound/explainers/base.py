@@ -16,7 +16,6 @@ from expound.data.cards import MethodCard
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.assumptions import require_assumptions, require_finite
-from expound.explainers.differentiation import compute_gradients, embed_with_gradient
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.loading.digest import digest_weights
 from expound.models.outputs import require_finite_logits
@@ -360,7 +359,10 @@ class SinglePass(Explainer):
                     score = model.task.with_output(self.output).score(outputs.logits, target)
                     # Autograd frees the graph in a backward pass unless another one follows.
                     retain_graph = keep_graph or number < len(targets)
-                    gradients = compute_gradients(score, gradients, keep_graph=keep_graph, retain_graph=retain_graph)
+                    # Examples do not see each other: the gradient of the sum is that of each example's own score.
+                    gradients = torch.autograd.grad(
+                        score.sum(), gradients, create_graph=keep_graph, retain_graph=retain_graph
+                    )
                 found = self.scores_from_outputs(model, batch, outputs, target, gradients)
                 explanation = found if isinstance(found, TokenScores) else TokenScores(found)
                 explanations.append(replace(explanation, logits=logits))
@@ -372,7 +374,7 @@ class SinglePass(Explainer):
         # Without gradients all layers' maps are captured, for `TokenScores.layers`; a graph through them costs memory.
         last_only = self.capture.last_only and (keep_graph or backward)
         capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
-        embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
+        embeddings = model.embed_with_gradient(batch, keep_graph=keep_graph) if backward else None
         # Without the positions that the head does not read, the last hidden states would be incomplete.
         with nullcontext() if capture.hidden_states else skip_unread_positions(model, batch):
             outputs: Outputs = model(batch, embeddings, capture)

@@ -262,6 +262,13 @@ class HuggingFaceModel(nn.Module):
         patches = self._look_up(batch.inputs["pixel_values"])
         return nn.functional.pad(patches, (0, 0, batch.length - patches.shape[1], 0))
 
+    def embed_with_gradient(self, batch: Batch, *, keep_graph: bool) -> Tensor:
+        """Return input embeddings [B, L, d] that require a gradient; `keep_graph`: attached to the embedding table."""
+        embeddings = self.embed(batch)
+        if keep_graph and embeddings.requires_grad:
+            return embeddings
+        return embeddings.detach().requires_grad_()
+
     def _look_up(self, inputs: Tensor) -> Tensor:
         embeddings = self.embedding(inputs)
         # I-BERT's layer also returns the scale of quantized numbers, Swin's the shape of the grid of patches, and

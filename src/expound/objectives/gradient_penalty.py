@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from expound.explainers.differentiation import compute_gradient, embed_with_gradient
 from expound.models import Capture
 from expound.models.outputs import to_float32
 from expound.objectives.base import LabeledObjective, Objective, TrainingStep, task_losses
@@ -34,12 +33,13 @@ class EmbeddingGradientObjective(Objective):
         In training it is taken of the step's own pass, with a graph; in evaluation of a separate one, without.
         """
         if step.context.training and torch.is_grad_enabled():
-            return compute_gradient(function(step.outputs.logits), step.require_embeddings(self.name), keep_graph=True)
+            total, embeddings = function(step.outputs.logits).sum(), step.require_embeddings(self.name)
+            return torch.autograd.grad(total, embeddings, create_graph=True)[0]
         # a separate pass: a backward pass here would free the graph of the shared one, which other terms may need
         with torch.enable_grad():
-            embeddings = embed_with_gradient(step.model, step.batch, keep_graph=False)
-            logits = step.model(step.batch, embeddings).logits
-            return compute_gradient(function(logits), embeddings, keep_graph=False)
+            embeddings = step.model.embed_with_gradient(step.batch, keep_graph=False)
+            total = function(step.model(step.batch, embeddings).logits).sum()
+            return torch.autograd.grad(total, embeddings)[0]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from expound.data.provenance import to_json_value
 from expound.errors import ExpoundError
-from expound.explainers.differentiation import embed_with_gradient
 from expound.models import Batch, ExplainedModel
 from expound.objectives import Objective, StepContext, TrainingStep
 from expound.testing.models import make_examples, random_model, replace_layer_norms, select_example
@@ -95,7 +94,7 @@ class ObjectiveContract:
             for weight in model.parameters():
                 weight.fill_(torch.nan)
         batch = model.eval().encode(make_examples())
-        embeddings = embed_with_gradient(model, batch, keep_graph=True)
+        embeddings = model.embed_with_gradient(batch, keep_graph=True)
         outputs = model(batch, embeddings, objective.capture)
         try:
             value = objective(TrainingStep(model, batch, outputs))

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores, select_target
-from expound.explainers.differentiation import embed_with_gradient
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.checks import is_changed_by_padding
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config
@@ -106,7 +105,7 @@ class BackwardRules(DimensionwiseExplainer):
         ):
             embeddings = None
             if self.start == "embeddings":
-                embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph)
+                embeddings = model.embed_with_gradient(batch, keep_graph=keep_graph)
             outputs = model(batch, embeddings, capture)
         logits, explanations = outputs.logits.detach(), []
         for number, target in enumerate(targets, 1):
@@ -156,7 +155,7 @@ class BackwardRules(DimensionwiseExplainer):
             self._capture_layer_inputs(model, keep_graph=False) as inputs,
             cut_graph_at_layers(model, layers) as calls,
         ):
-            embeddings = embed_with_gradient(model, batch, keep_graph=False) if self.start == "embeddings" else None
+            embeddings = model.embed_with_gradient(batch, keep_graph=False) if self.start == "embeddings" else None
             outputs = model(batch, embeddings, self._capture)
             if len(calls) + 1 != len(inputs):
                 return None

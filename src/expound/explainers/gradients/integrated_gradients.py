@@ -12,7 +12,6 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores
-from expound.explainers.differentiation import embed_with_gradient
 from expound.explainers.gradients.adaptive_path import PathValue, integrate
 from expound.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
 from expound.models import Batch, ExplainedModel
@@ -93,7 +92,7 @@ class IntegratedGradients(DimensionwiseExplainer):
     def _ends(self, model: ExplainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the embeddings [B, L, d] of reference and input."""
         keep_graph = torch.is_grad_enabled()
-        end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
+        end = model.embed_with_gradient(batch, keep_graph=True) if keep_graph else model.embed(batch)
         return model.embed_reference(batch, self.baselines), end
 
     def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:

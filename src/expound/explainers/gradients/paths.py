@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expound.explainers.differentiation import compute_gradients
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.packing import get_token_budget, pack
 from expound.models.passes.last_layer import skip_unread_positions
@@ -56,7 +55,7 @@ def gradients_at(
                 inputs = inputs.detach().requires_grad_()
             shifted = model.task.shift(target[rows[index]], columns.start)
             score = model.task.score(model(part, inputs, capture).logits, shifted)
-            (slope,) = compute_gradients(score, [inputs], keep_graph=keep_graph)
+            (slope,) = torch.autograd.grad(score.sum(), inputs, create_graph=keep_graph)
         # The padding that was cut off gets a zero gradient.
         outside = (0, 0, columns.start, batch.length - columns.stop)
         yield GradientsAt(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))

@@ -11,7 +11,6 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
 from expound.explainers.base import DimensionwiseExplainer, TokenScores
-from expound.explainers.differentiation import embed_with_gradient
 from expound.explainers.gradients.paths import gradients_at, quadrature, scores_at
 from expound.models import Batch, ExplainedModel
 from expound.models.hugging_face import Baselines
@@ -57,7 +56,7 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> TokenScores:
         """Return the scores, and per example the largest error of one, relative to its word's drop."""
         keep_graph = torch.is_grad_enabled()
-        end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
+        end = model.embed_with_gradient(batch, keep_graph=True) if keep_graph else model.embed(batch)
         start = model.embed_reference(batch, self.baselines)
         drops = self._drops(model, batch, target, start, end)
         if self.n_steps == "auto":

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
-from expound.explainers.differentiation import embed_with_gradient
 from expound.explainers.learned.base import LearnedExplainer, UntrainedExplainer
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.outputs import require_finite_logits
@@ -139,7 +138,7 @@ class TrainingModule(nn.Module):
         capture, needs_embeddings = request
         embeddings = None
         if needs_embeddings:
-            embeddings = embed_with_gradient(self.explained, batch, keep_graph=keep_graph)
+            embeddings = self.explained.embed_with_gradient(batch, keep_graph=keep_graph)
         outputs: Outputs = self.explained(batch, embeddings, capture)
         return outputs
 
