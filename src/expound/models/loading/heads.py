@@ -91,8 +91,8 @@ def _choose_head(name: str, config: Any, *, has_adapter: bool) -> Any:
         if architecture.endswith(suffix):
             if type(config) in CONFIG_MAPPING.values() and type(config) not in head._model_mapping:
                 raise ExpoundError(
-                    f"{name} holds {architecture:.80}, which reads more than a text, as a table or an image: that is not "
-                    "explained"
+                    f"{name} holds {architecture:.80}, which reads more than a text, as a table or an image: that is "
+                    "not explained"
                 )
             return head
     # An adapter of a model without a head comes with a classifier's head.
