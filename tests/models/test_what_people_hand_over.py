@@ -109,3 +109,25 @@ def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
     options = RunOptions(arguments={"report_to": "wandb"})
     with pytest.raises(ExpoundError, match="report_to=wandb: expected one of none, all, clearml"):
         make_training_arguments(options, {"metric_for_best_model": "loss"}, tmp_path, {"loss": False})
+
+
+def test_models_that_would_be_read_in_another_way_say_what_they_are(tmp_path):
+    class OwnBertForSequenceClassification(hf.BertForSequenceClassification):
+        pass
+
+    plain, tokenizer = families.tiny("bert"), families.processor("bert")
+    model = OwnBertForSequenceClassification(plain.config).eval()
+    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ExpoundError, match="a class that transformers does not have: load the model by your own"):
+        expound.load(tmp_path)
+    assert expound.load((model, tokenizer)).task.name == "classification"
+    tapas = hf.TapasForQuestionAnswering(hf.TapasConfig(**families.SIZE))
+    with pytest.raises(ExpoundError, match="does not answer by a span of a text"):
+        expound.load((tapas, tokenizer))
+    pipe = hf.pipeline("text-classification", model=plain, tokenizer=tokenizer, function_to_apply="sigmoid")
+    found = expound.attribute(expound.load(pipe), "a film", "saliency")[0].prediction.probability
+    assert found == pytest.approx(pipe("a film")[0]["score"], rel=1e-5)
+    pipe = hf.pipeline("text-classification", model=plain, tokenizer=tokenizer, function_to_apply="none")
+    with pytest.raises(ExpoundError, match="function_to_apply='none' gives no probabilities"):
+        expound.load(pipe)

@@ -41,10 +41,12 @@ class Finding(NamedTuple):
     detail: str = ""
 
 
-def sweep_model(model_type: str, head: str, methods: Any = METHODS, **changes: Any) -> list[Finding]:
-    """What becomes of each method on this architecture."""
+def sweep_model(
+    model_type: str, head: str, methods: Any = METHODS, change: Any = lambda raw: (raw, raw), **changes: Any
+) -> list[Finding]:
+    """What becomes of each method on this architecture; `change`: to a given model and that of its reference."""
     try:
-        raw = build(model_type, head, **changes)
+        given, raw = change(build(model_type, head, **changes))
     except Exception as error:
         # A configuration alone does not build every architecture: some need other packages, or sizes that fit.
         return [Finding("", "not built", f"{type(error).__name__}: {error}"[:200])]
@@ -58,7 +60,7 @@ def sweep_model(model_type: str, head: str, methods: Any = METHODS, **changes: A
             processor = hf.ViTImageProcessorPil(size={"height": size, "width": size})
         if head == "MaskedLM":
             processor = families.tokenizer("bert")
-        model = expound.load(raw, processor, task="generation" if generates else None)
+        model = expound.load(given, processor, task="generation" if generates else None)
         batch = make_batch(model, head)
     except ExpoundError as error:
         return [Finding(method, "refused", str(error)) for method in methods]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sweep.own_models import CHANGES, FAMILIES
 from sweep.run_sweep import sweep_model
 from sweep.tiny_models import HEADS, list_types
 
@@ -43,3 +44,23 @@ def test_each_method_is_exact_or_refused(head, model_type):
     # The architectures of the sample are built; a whole sweep lists those that are not.
     allowed = ("exact", "refused", "not built") if FIGURES else ("exact", "refused")
     assert [each for each in findings if each.state not in allowed] == []
+
+
+def every_change():
+    for number, change in enumerate(CHANGES):
+        for place, family in enumerate(FAMILIES):
+            # Each change in one family on every run.
+            if FIGURES or place == number % len(FAMILIES):
+                yield pytest.param(change, family, marks=pytest.mark.sweep)
+
+
+@pytest.mark.parametrize(("change", "model_type"), every_change())
+def test_models_of_ones_own_are_exact_or_refused(change, model_type):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        findings = sweep_model(model_type, "SequenceClassification", change=CHANGES[change])
+    assert [each for each in findings if each.state not in ("exact", "refused")] == []
+    # Gradients and removal need no knowledge of a model; compiled models are refused as a whole.
+    by_method = {each.method: each for each in findings}
+    for method in ("input_x_gradient", "occlusion", "occlusion/remove"):
+        assert (by_method[method].state == "exact") == (change != "compiled"), by_method[method]

@@ -39,6 +39,11 @@ class GeneratingModel(ExplainedModel):
 
     def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
         super().__init__(model, processing_class, "classification", max_length)
+        if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+            raise ExpoundError(
+                "a language model with prompt tuning reads virtual tokens before its prompt, which shift positions: "
+                "that is not explained; train an adapter of another kind, such as LoRA"
+            )
         if unwrap_adapter(model).get_output_embeddings() is None:
             raise ExpoundError(f"{type(model).__name__} has no language modelling head: it generates nothing")
         self.task = Generation()

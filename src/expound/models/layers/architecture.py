@@ -27,6 +27,12 @@ def has_head(model: PreTrainedModel, *heads: str) -> bool:
     return any(base.__name__.endswith(heads) for base in type(unwrap_adapter(model)).__mro__)
 
 
+def takes_argument(model: PreTrainedModel, name: str) -> bool:
+    """Return whether the forward of the model's class, or of one that it inherits from, has this argument."""
+    classes = [base for base in type(unwrap_adapter(model)).__mro__ if issubclass(base, nn.Module)]
+    return any(name in inspect.signature(base.forward).parameters for base in classes)
+
+
 def find_cache_argument(model: PreTrainedModel) -> str | None:
     """Return the name under which the model takes and returns its cache, or None if it takes none."""
     parameters = inspect.signature(unwrap_adapter(model).forward).parameters

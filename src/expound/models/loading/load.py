@@ -10,15 +10,6 @@ from typing import Any, TypeAlias
 import torch
 from transformers import (
     AutoImageProcessor,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     AutoTokenizer,
     Pipeline,
     PreTrainedModel,
@@ -44,6 +35,7 @@ from expound.models.loading.checkpoint import (
     describe_load_errors,
 )
 from expound.models.loading.gguf import find_gguf, load_gguf
+from expound.models.loading.heads import CAUSAL, SIMILARITY, choose_loader, choose_pipeline_task
 from expound.models.loading.quantized import BITS, keep_weight_order, quantization_options
 from expound.models.loading.remote import is_address, load_remote
 from expound.models.prompted import PromptedModel
@@ -53,31 +45,12 @@ from expound.models.token_heads import MaskedModel, TaggingModel
 ModelSource: TypeAlias = str | Path | PreTrainedModel | Pipeline | tuple[PreTrainedModel, Any] | ExplainedModel
 """What `load` takes as a model."""
 
-CAUSAL = ("prompt", "generation")
-SIMILARITY = "similarity"
-HEADS: dict[str, Any] = {
-    "ForSequenceClassification": AutoModelForSequenceClassification,
-    "ForQuestionAnswering": AutoModelForQuestionAnswering,
-    "ForImageClassification": AutoModelForImageClassification,
-    "ForTokenClassification": AutoModelForTokenClassification,
-    "ForMaskedLM": AutoModelForMaskedLM,
-    "ForMultipleChoice": AutoModelForMultipleChoice,
-}
 OWN: dict[str, type[TaggingModel] | type[MaskedModel] | type[ChoosingModel]] = {
     "ForTokenClassification": TaggingModel,
     "ForMaskedLM": MaskedModel,
     "ForMultipleChoice": ChoosingModel,
 }
 """Heads whose models have a class of their own."""
-INSTEAD = {
-    "ForConditionalGeneration": "an encoder-decoder is explained in what it says: task='generation'",
-    "ForCTC": "audio is not explained: transcribe it, and explain the text",
-    "ForAudioClassification": "audio is not explained: transcribe it, and explain the text",
-    "ForPreTraining": "save its masked head alone, as AutoModelForMaskedLM does",
-    "ForNextSentencePrediction": "fine-tune a classifier of pairs: expound train baseline",
-}
-"""Advice for heads that are not explained."""
-
 PROCESSOR_FILES = {
     True: ("preprocessor_config.json",),
     False: ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model"),
@@ -141,6 +114,7 @@ def load(
     if is_address(model):
         _require_no_place(device, dtype, device_map)
         return load_remote(model, _choose_one(processing_class, tokenizer, image_processor), task, max_length)
+    task = choose_pipeline_task(model, task)
     model, own_processor = _split_pair(model)
     processing_class = _choose_one(processing_class, tokenizer, image_processor) or own_processor
     names: tuple[str, ...]
@@ -323,25 +297,10 @@ def _load_pretrained(
         check_config(configured, config)
         if configured != name:
             read_config(name)
-    architecture = (config.architectures or [config.model_type])[0]
-    if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
-        raise ExpoundError(
-            f"{name} holds {architecture:.80}, an encoder with a decoder: those are explained in what they say "
-            "(task='generation'), by a language modelling head"
-        )
-    # transformers would load a classifier as a language model whose head has no weights.
-    if task in CAUSAL and architecture.endswith(tuple(set(HEADS) - {"ForMaskedLM"})):
-        own_head = "a classifier" if architecture.endswith("Classification") else "a model with a head of its own"
-        option = "--task generation" if task == "generation" else "--template and --labels"
-        raise ExpoundError(
-            f"{name} holds {architecture:.80}, {own_head}, which generates no text: explain it without {option} "
-            f"(task={task!r})"
-        )
+    loader = choose_loader(
+        name, config, task, has_adapter=bool(adapter), trust_remote_code=options["trust_remote_code"]
+    )
     with describe_load_errors(name, "weights"):
-        loaders = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
-        if config.is_encoder_decoder:
-            loaders["generation"] = AutoModelForSeq2SeqLM
-        loader = loaders[task] if task in loaders else _choose_head(name, config, has_adapter=bool(adapter))
         # Mismatched sizes do not raise here, because `check_weights` reports them better.
         options = options | {"config": config, "use_safetensors": True, "ignore_mismatched_sizes": True}
         model, info = loader.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
@@ -354,26 +313,6 @@ def _load_pretrained(
     check_weights(name, base, info, allow_incomplete_weights=allow_incomplete_weights)
     restore_head_activation(base)
     return model
-
-
-def _choose_head(name: str, config: Any, *, has_adapter: bool) -> Any:
-    """Return the auto class that loads the checkpoint with its head."""
-    architecture = (config.architectures or ["none"])[0]
-    for suffix, head in HEADS.items():
-        if architecture.endswith(suffix):
-            return head
-    # An adapter of a model without a head comes with a classifier's head.
-    if has_adapter:
-        return AutoModelForSequenceClassification
-    for suffix, hint in INSTEAD.items():
-        if architecture.endswith(suffix):
-            raise ExpoundError(f"{name} holds {architecture:.80}, whose head is not explained: {hint}")
-    raise ExpoundError(
-        f"{name} holds {architecture:.80}, which has no classification head; expected "
-        + ", ".join(f"…{suffix}" for suffix in HEADS)
-        + ". Fine-tune it first: expound train baseline; or take a causal language model as it is, as a classifier "
-        "(task='prompt') or for what it says (task='generation')"
-    )
 
 
 def load_processor(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:

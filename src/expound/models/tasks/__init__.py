@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError, unknown
-from expound.models.layers.architecture import has_head
+from expound.models.layers.architecture import has_head, takes_argument
 from expound.models.tasks.base import OutputKind as OutputKind
 from expound.models.tasks.base import Task as Task
 from expound.models.tasks.classification import Classification as Classification
@@ -31,6 +31,11 @@ def make_task(model: PreTrainedModel, name: str | None = None) -> Task:
 def _infer_task_name(model: PreTrainedModel) -> str:
     config = model.config
     if has_head(model, "ForQuestionAnswering"):
+        if not takes_argument(model, "start_positions"):
+            raise ExpoundError(
+                f"{type(model).__name__} does not answer by a span of a text: questions about tables and images are "
+                "not explained"
+            )
         return "span"
     if not has_head(model, "ForSequenceClassification", "ForImageClassification"):
         raise ExpoundError(

@@ -33,7 +33,8 @@ from expound.models.encoding.labels import match_labels
 from expound.models.layers.head_activation import restore_head_activation
 from expound.models.loading.adapters import find_adapter_base, read_config
 from expound.models.loading.checkpoint import check_config, describe_load_errors
-from expound.models.loading.load import HEADS, load
+from expound.models.loading.heads import HEADS
+from expound.models.loading.load import load
 from expound.training.loop.data import is_generation_data
 from expound.training.loop.options import SIZES, names_new_model
 
