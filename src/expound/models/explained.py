@@ -106,7 +106,11 @@ class ExplainedModel(HuggingFaceModel):
         return Outputs(pad_sequence([answers[row] for row in range(len(batch))], batch_first=True), embeddings)
 
     def run_pass(self, batch: Batch, embeddings: Tensor | None, capture: Capture) -> Outputs:
-        """Run one pass over the batch as it is padded, and return logits [B, C]; see `forward`."""
+        """Run one pass over the batch as it is padded, and return logits [B, C]; see `forward`.
+
+        Raises:
+            ExpoundError: the model cannot run the pass.
+        """
         arguments = self._forward_arguments(self.add_position_ids(batch), capture)
         with ExitStack() as scope:
             scope.enter_context(choose_attention_type(self.model, batch.length))
@@ -137,7 +141,7 @@ class ExplainedModel(HuggingFaceModel):
         return self.read_outputs(output, batch, capture, embeddings, recorded)
 
     def compute_own_answer(self, batch: Batch) -> Tensor:
-        """Return the logits that the Hugging Face model alone gives to one example without padding."""
+        """Return the logits [1, C] that the Hugging Face model alone gives to one example without padding."""
         arguments = self._forward_arguments(batch, Capture())
         with choose_attention_type(self.model, batch.length):
             output = self.model(**{name: value for name, value in arguments.items() if name in batch.inputs})
