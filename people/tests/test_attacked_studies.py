@@ -72,18 +72,19 @@ def test_texts_that_cannot_be_stored_and_protocols_that_are_too_long_are_refused
     assert time.process_time() - began < 0.2
 
 
-@pytest.mark.parametrize("kind", ["rank", "highlight", "simulate"])
-def test_a_protocol_is_rehearsed_and_the_rehearsal_leaves_nothing(kind, study_site):
-    create_planted_study(study_site, protocol(kind=kind))
-    with study_site.application.storage.write_session() as session:
-        rehearse(session, find_project(session, "films"))
+def test_a_protocol_is_rehearsed_and_the_rehearsal_leaves_nothing(study_site):
+    for kind in ("rank", "highlight", "simulate"):
+        create_planted_study(study_site, protocol(kind=kind), kind)
+        with study_site.application.storage.write_session() as session:
+            rehearse(session, find_project(session, kind))
     with study_site.application.storage.read_session() as session:
         for table in (Annotator, AnnotatorAnswer, AnnotatorStep, ReplacedToken):
             assert session.query(table).count() == 0
-    assert "We study explanations." in follow_link(study_site, 1)[1].text
+    assert "We study explanations." in follow_link(study_site, 1, study="rank")[1].text
 
 
-def test_a_protocol_that_fails_for_every_participant_is_not_frozen(study_site, monkeypatch):
+def test_a_protocol_that_fails_for_every_participant_is_not_frozen(tmp_path, monkeypatch):
+    study_site = site(tmp_path, with_model=False)
     create_planted_study(study_site, protocol())
     monkeypatch.setattr("expound_people.protocol.admission._assign_items", lambda *_: [10**6])
     with (
@@ -124,7 +125,8 @@ def test_both_requests_of_a_double_click_leave_a_cookie_that_is_valid_for_a_minu
     assert 2 * valid == len(cookies)
 
 
-def test_a_withdrawal_ends_replaced_tokens_at_once(study_site):
+def test_a_withdrawal_ends_replaced_tokens_at_once(tmp_path):
+    study_site = site(tmp_path, with_model=False)
     create_planted_study(study_site, protocol())
     first, _ = follow_link(study_site, 1)
     second, page = follow_link(study_site, 1)

@@ -11,14 +11,14 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 LONG = os.environ.get("EXPOUND_ATTACK") == "long"
-"""True in `make attack`; `make test` does a tenth of the cases."""
+"""True in `make attack`; `make test` does a twentieth of the cases."""
 FIGURES = os.environ.get("EXPOUND_ATTACK_FIGURES")
 """A file to which each attack adds a line."""
 
 
 def scale_count(count):
-    """The count itself in the long run, a tenth of it in the short one."""
-    return count if LONG else -(-count // 10)
+    """The count itself in the long run, a twentieth of it in the short one."""
+    return count if LONG else -(-count // 20)
 
 
 def cases(count, **more):

@@ -1,4 +1,4 @@
-"""Fifty people at once (twenty in `make test`), and a server that is killed: no answer is lost or stored twice."""
+"""Fifty people at once (twelve in `make test`), and a server that is killed: no answer is lost or stored twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from expound_people.storage import Storage
 from forks import find_free_port
 from sites import METHODS, TEXTS, csrf, model
 
-PEOPLE = [f"person {number}" for number in range(50 if LONG else 20)]
+PEOPLE = [f"person {number}" for number in range(50 if LONG else 12)]
 TWICE = 2
 ATTEMPTS = 5000
 

@@ -1,4 +1,4 @@
-"""Fifty programs (twenty in `make test`) ask the API at once, and some leave: each gets its own answers."""
+"""Fifty programs (ten in `make test`) ask the API at once, and some leave: each gets its own answers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ import expound
 from attacked import LONG, record_outcomes
 from chats import chatting
 
-CLIENTS = 50 if LONG else 20
-SECONDS = 40 if LONG else 6
+CLIENTS = 50 if LONG else 10
+SECONDS = 40 if LONG else 3
 
 REQUESTS = 20_000
 API_TOKEN = "the-api-token-of-the-attack-0123456789"

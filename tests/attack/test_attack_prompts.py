@@ -61,6 +61,7 @@ def test_a_prompt_without_a_template_may_write_control_tokens_and_its_sources_ma
 
 def test_harmless_texts_have_equal_ids_with_and_without_the_guard(chat):
     template = Template(("<|user|>", " and ", "<|assistant|>"), (0, 1))
+    special = [token.content for token in chat.tokenizer.added_tokens_decoder.values() if token.special]
     with record_outcomes("control tokens in prompts", "harmless texts") as counts:
 
         @cases(300)
@@ -68,7 +69,7 @@ def test_harmless_texts_have_equal_ids_with_and_without_the_guard(chat):
         def attack(one, other):
             counts["cases"] += 1
             whole, _ = template.fill((one, other))
-            if any(token in one + other for token in chat.tokenizer.all_special_tokens):
+            if any(token in one + other for token in special):
                 return
             guarded = encode_template(chat.tokenizer, template, (one, other))
             assert guarded.ids == tokenize_text(chat.tokenizer, whole).ids

@@ -177,7 +177,7 @@ def test_guesses_of_many_addresses_take_little_memory():
     wrong = WrongTokens(1, 60)
     for number in range(2 * MAX_ADDRESSES):
         wrong.add(str(number))
-    assert len(wrong._latest) == MAX_ADDRESSES
+    assert len(wrong._latest._items) == MAX_ADDRESSES
     assert wrong.has_to_wait(str(2 * MAX_ADDRESSES - 1))
 
 

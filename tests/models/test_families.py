@@ -82,6 +82,16 @@ def test_backward_rules_need_no_record(model):
             torch.testing.assert_close(explanation.scores[:, place], score - rest, rtol=0, atol=1e-6)
 
 
-def test_what_needs_a_record_says_so(model):
-    with pytest.raises(ExpoundError, match="expound/models/families"):
+@torch.no_grad()
+def test_decompositions_derive_the_parts_of_layers(model):
+    batch = model.encode(families.SENTENCES[:1])
+    explanation = explainer("decompx_classifier").explain(model, batch, [0], special_tokens=True)
+    torch.testing.assert_close(explanation.scores.sum(1), model(batch).logits[:, 0], rtol=0, atol=1e-6)
+    assert explainer("alti").attribute(model, batch, [0]).any()
+
+
+def test_a_layer_that_is_not_understood_is_named(model):
+    layer = get_layers(model.model)[1]
+    layer.register_forward_hook(lambda module, inputs, output: output * 2 if torch.is_tensor(output) else output)
+    with pytest.raises(ExpoundError, match=r"layer 1 .*not (understood|what)|not all alike"):
         attribute(model, "a film", "decompx")

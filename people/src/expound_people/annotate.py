@@ -103,36 +103,25 @@ def show_example(request: Request, place: int) -> Response:
 @router.post("/annotate/training/{place}")
 async def submit_answer(request: Request, place: int, form: authentication.CheckedForm) -> Response:
     """Save an answer and redirect to the next incomplete example, or to the feedback on a training example."""
-    save = _save_submission
-    if _get_role(request):
-        save = _save_training_answer
-    return await run_write(lambda: save(request, place, form))
+    return await run_write(lambda: _save_submission(request, place, form))
 
 
 def _save_submission(request: Request, place: int, form: authentication.Form) -> Response:
-    with open_progress(request, writing=True) as (session, progress):
-        step_pages.require_stage(session, progress, MAIN)
+    role, following = _get_role(request), f"{place}/feedback"
+    with open_progress(request, role=role, writing=True) as (session, progress):
+        step_pages.require_stage(session, progress, role or MAIN)
         problem = save_form(request, session, progress, place, form)
         if problem is not None:
             return problem
         # Loaded again: `progress` does not know the answer that was just saved.
-        updated = answers.load_progress(session, progress.annotator)
+        updated = answers.load_progress(session, progress.annotator, role)
         finish_if_done(session, updated)
-        following = updated.next_place(place) if updated.is_complete(place) else place
-    if following is None:
-        return RedirectResponse("/annotate", 303)
-    return RedirectResponse(f"/annotate/{following}", 303)
-
-
-def _save_training_answer(request: Request, place: int, form: authentication.Form) -> Response:
-    with open_progress(request, role=TRAINING, writing=True) as (session, progress):
-        step_pages.require_stage(session, progress, TRAINING)
-        problem = save_form(request, session, progress, place, form)
-        updated = answers.load_progress(session, progress.annotator, TRAINING)
-        if problem is None and updated.is_complete(place):
-            finish_if_done(session, progress)
-            return RedirectResponse(f"/annotate/training/{place}/feedback", 303)
-    return problem or RedirectResponse(f"/annotate/training/{place}", 303)
+        if not updated.is_complete(place):
+            following = str(place)
+        elif not role:
+            following = str(updated.next_place(place) or "")
+    base = "/annotate/training/" if role else "/annotate/"
+    return RedirectResponse((base + following).rstrip("/"), 303)
 
 
 @router.get("/annotate/training/{place}/feedback")

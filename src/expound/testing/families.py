@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSequenceClassification
 
 from expound.explainers import explainer
-from expound.explainers.decomposition.trace import trace_examples
+from expound.explainers.decomposition.trace import compute_by_parts, trace_examples
 from expound.models import Batch, ExplainedModel
 from expound.models.families import FAMILIES
 from expound.models.layers import activations
@@ -53,13 +53,13 @@ class FamilyContract:
         """The layers, their parts, the head and the final norm are modules at the paths of the record."""
         architecture = get_architecture(model.model)
         attention, feed_forward = architecture.attention, architecture.feed_forward
-        paths = [attention.value, attention.output, *architecture.norms]
+        paths: list[str | None] = [attention.value, attention.output, *architecture.norms]
         paths += [feed_forward.into, feed_forward.activation, feed_forward.out]
         if feed_forward.gate is not None:
             paths.append(feed_forward.gate)
         assert len(get_layers(model.model)) == model.config.num_hidden_layers
         for layer in get_layers(model.model):
-            assert all(isinstance(get_module(layer, path), nn.Module) for path in paths)
+            assert all(path and isinstance(get_module(layer, path), nn.Module) for path in paths)
         head = architecture.head
         for path in (head.output, head.dense, head.norm):
             assert path is None or isinstance(get_head_module(model.model, path), nn.Module)
@@ -72,7 +72,7 @@ class FamilyContract:
         for trace in trace_examples(model, make_inputs(model)):
             following = [state.x for state in trace.layers[1:]]
             for state, after in zip(trace.layers, [*following, None], strict=True):
-                middle, answer = _compute_by_parts(state)
+                middle, answer = compute_by_parts(state)
                 torch.testing.assert_close(middle, state.middle, **EXACT)
                 torch.testing.assert_close(answer, state.answer(torch.arange(len(middle))), **EXACT)
                 if after is not None:
@@ -132,27 +132,3 @@ def replace_rms_norms(model: nn.Module) -> None:
                 norm = nn.RMSNorm(original.weight.shape, eps=original.eps, dtype=original.weight.dtype)
                 norm.weight.data.copy_(original.weight)
                 setattr(parent, name, norm)
-
-
-def _compute_by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the hidden states after the attention's residual connection, and those after the layer."""
-    parts = state.parts
-    before = state.x
-    if parts.norm_first:
-        before = parts.norms[0](before)
-    values = parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1)
-    middle = parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
-    between = parts.norms[1 if parts.norm_first else 0](middle)
-    wide = parts.into(between)
-    slope = activations.zero_origin_slope(parts.activation)
-    if parts.gate is None:
-        active = slope(wide) * wide
-    else:
-        height = parts.gate(between)
-        active = slope(height) * height * wide
-    out = parts.out(active)
-    if state.scale is not None:
-        out = out * state.scale
-    if parts.norm_first:
-        return middle, out + middle
-    return middle, parts.norms[1](out + between)

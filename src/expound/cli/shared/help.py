@@ -21,6 +21,7 @@ GROUPS = {
     "Training": (
         "config", "epochs", "learning_rate", "eval_steps", "argument", "masked_share", "head_lr_multiplier",
         "head_dropout", "head_activation", "early_stopping_patience", "early_stopping_threshold", "log_gradient_norms",
+        "lora_rank", "lora_alpha", "lora_dropout", "lora_targets",
     ),
     "Output": ("output_dir", "overwrite", "resume", "html", "json", "dry_run", "quiet", "report_to", "help"),
     "Machine": ("device", "dtype", "batch_size", "workers", "threads", "ray", "rows_per_part", "seed"),

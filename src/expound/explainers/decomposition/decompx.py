@@ -145,7 +145,9 @@ class DecompXClassifier(DecompX):
             state, point = apply_norm(trace.final, state, before, self.bias), trace.final(before)
         weights = readout[:, needed].to(point.dtype)
         pooled = torch.einsum("qr,rkd->qkd", weights, state)
-        return propagate_head(get_head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
+        return propagate_head(
+            get_head_parts(model.model, trace.record), pooled, weights @ point, self.bias, self.head_activation
+        )
 
     def _select_target_scores(
         self, model: ExplainedModel, classes: Tensor, target: Tensor, batch: Batch, number: int

@@ -9,9 +9,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from expound.errors import ExpoundError
 from expound.explainers.base import select_target
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.layers.architecture import get_architecture, get_base_model, get_layers, get_module
+from expound.models.checks import get_tolerance, remember, take_example
+from expound.models.families import FAMILIES, Family
+from expound.models.layers import activations
+from expound.models.layers.architecture import (
+    encoder_decoder_error,
+    get_architecture,
+    get_base_model,
+    get_layers,
+    get_module,
+)  # fmt: skip
+from expound.models.layers.derive_record import derive_record
 from expound.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_norm
 from expound.models.outputs import to_float32
 from expound.models.passes.capture import intercept_inputs
@@ -80,12 +91,14 @@ class Trace:
         positions: [L], the example's columns in the batch.
         final: the norm after the last layer, if there is one.
         logits: [C].
+        record: the record of the family, or what was derived from this model.
     """
 
     layers: tuple[LayerState, ...]
     positions: Tensor
     final: Norm | None
     logits: Tensor
+    record: Family
 
     def spread(self, scores: Tensor, length: int) -> Tensor:
         """Return scores [..., L] in the batch's columns [..., length], zero at padding."""
@@ -103,30 +116,102 @@ class Traces:
         return map(self.make_trace, range(len(self.logits)))
 
 
-def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0) -> Traces:
+def get_record(model: ExplainedModel, batch: Batch) -> Family:
+    """Return the record of the model's family, or else of its own layers as one pass shows them, proven by their parts.
+
+    Raises:
+        ExpoundError: a layer that is not understood, or that its parts do not compute.
+    """
+    if model.config.model_type in FAMILIES:
+        return get_architecture(model.model)
+    if model.is_encoder_decoder:
+        raise encoder_decoder_error()
+
+    def derive() -> Family:
+        alone = take_example(model, batch)
+        record = derive_record(model, alone)
+        try:
+            for trace in trace_examples(model, alone, record=record):
+                check_parts(trace, get_tolerance(model))
+        except (AttributeError, LookupError, RuntimeError, ValueError) as error:
+            raise ExpoundError(f"the layers of {type(model.model).__name__} are not understood: {error}") from error
+        return record
+
+    record: Family = remember(model, "layer record", derive)
+    return record
+
+
+def check_parts(trace: Trace, tolerance: float) -> None:
+    """Raise ExpoundError if the parts of a layer do not compute what the layer computes."""
+    following = [state.x for state in trace.layers[1:]]
+    for number, (state, after) in enumerate(zip(trace.layers, [*following, None], strict=True)):
+        middle, answer = compute_by_parts(state)
+        own = state.answer(torch.arange(len(state.x), device=state.x.device))
+        pairs = [(middle, state.middle), (answer, own)]
+        if after is not None:
+            pairs.append((answer, after))
+        # A value's bias reaches every position whole only if rows of attention sum to 1.
+        if state.parts.value.bias is not None:
+            shares = state.attention.sum(-1)
+            pairs.append((shares, torch.ones_like(shares)))
+        for found, expected in pairs:
+            if not bool((found - expected).abs().max() <= tolerance * expected.abs().max()):
+                raise ExpoundError(f"layer {number} is not what its attention, norms and feed-forward compute")
+
+
+def compute_by_parts(state: LayerState) -> tuple[Tensor, Tensor]:
+    """Return the hidden states after the attention's residual connection, and those after the layer."""
+    parts = state.parts
+    before = state.x
+    if parts.norm_first:
+        before = parts.norms[0](before)
+    values = parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1)
+    middle = parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
+    between = parts.norms[1 if parts.norm_first else 0](middle)
+    wide = parts.into(between)
+    slope = activations.zero_origin_slope(parts.activation)
+    if parts.gate is None:
+        active = slope(wide) * wide
+    else:
+        height = parts.gate(between)
+        active = slope(height) * height * wide
+    out = parts.out(active)
+    if state.scale is not None:
+        out = out * state.scale
+    if parts.norm_first:
+        return middle, out + middle
+    return middle, parts.norms[1](out + between)
+
+
+def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, record: Family | None = None) -> Traces:
     """Run one forward pass over the batch and return the traces of its examples.
 
     Args:
         model: the explained model.
         batch: B examples.
         first_query: the first column of the batch whose attention to others the traces contain.
+        record: the record of the layers; default: see `get_record`.
     """
+    architecture = record or get_record(model, batch)
     blocks = get_layers(model.model)
-    architecture = get_architecture(model.model)
+    second_norm = architecture.norms[1] or architecture.feed_forward.into
     inputs: list[list[Tensor]] = []
     with ExitStack() as scope:
         x = scope.enter_context(intercept_inputs(blocks))
-        for path in (*architecture.norms, *architecture.norms_of_outputs):
+        for path in (architecture.norms[0] or second_norm, second_norm, *architecture.norms_of_outputs):
             inputs.append(scope.enter_context(intercept_inputs([get_module(block, path) for block in blocks])))
         final = []
         if architecture.final_norm:
             final = [get_module(get_base_model(model.model), architecture.final_norm)]
         last = scope.enter_context(intercept_inputs(final))
         outputs = model(batch, capture=replace(CAPTURE, first_query=first_query))
+    # OPT joins batch and positions to one axis before its feed-forward.
+    for seen in inputs:
+        seen[:] = [value.reshape(states.shape) for value, states in zip(seen, x, strict=True)]
     first, second, *outputs_of_parts = inputs
     # A pre-norm layer ends where the next one, or the final norm, begins.
     middle, end = (second, [*x[1:], *last]) if architecture.norm_first else (first, second)
-    parts = [get_layer_parts(model.model, block) for block in blocks]
+    parts = [get_layer_parts(model.model, block, architecture) for block in blocks]
 
     def trace(row: int) -> Trace:
         positions = batch.attended[row].nonzero().flatten()
@@ -151,7 +236,8 @@ def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0) ->
                 scale=scales[1] if scales else None,
             )
             states.append(state)
-        return Trace(tuple(states), positions, to_norm(final[0]) if final else None, to_float32(outputs.logits[row]))
+        after = to_norm(final[0]) if final else None
+        return Trace(tuple(states), positions, after, to_float32(outputs.logits[row]), architecture)
 
     return Traces(outputs.logits, trace)
 

@@ -47,15 +47,18 @@ class Attention:
 
     `part`: the share of a fused projection that holds the values, as (index, number of parts). `hooks`: the parts of an
     attention that does not go through transformers' interface. `norm_of_output`: a norm of the attention's output,
-    before the residual is added.
+    before the residual is added. `is_derived`: the record was derived from a pass; `columns` are the outputs of `value`
+    that attention gets, one per number of every head; None: all.
     """
 
     value: str
     output: str
-    norm: str
+    norm: str | None
     part: tuple[int, int] = (0, 1)
     hooks: Hooks | None = None
     norm_of_output: str | None = None
+    is_derived: bool = False
+    columns: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +67,20 @@ class FeedForward:
 
     With `gate` it is out(activation(gate) ⊙ into). `has_fused_gate`: the first half of `into` is the gate. `gate_flag`:
     the configuration's entry that is true if `into` is split into a gate, with `_0`, and a value, with `_1`.
-    `norm_of_output`: a norm of the feed-forward's output, before the residual is added.
+    `norm_of_output`: a norm of the feed-forward's output, before the residual is added. `columns`, `gate_columns`: the
+    outputs of `into` and `gate` that are meant, in a record that was derived from a pass; None: all.
     """
 
     into: str
     activation: str
     out: str
-    norm: str
+    norm: str | None
     gate: str | None = None
     has_fused_gate: bool = False
     gate_flag: str | None = None
     norm_of_output: str | None = None
+    columns: tuple[int, ...] | None = None
+    gate_columns: tuple[int, ...] | None = None
 
     @property
     def is_gated(self) -> bool:
@@ -137,7 +143,7 @@ class Family:
     tokenizer: Literal["bert", "roberta", "gpt2"] | None = "bert"
 
     @property
-    def norms(self) -> tuple[str, str]:
+    def norms(self) -> tuple[str | None, str | None]:
         """The attention's norm and the feed-forward's norm."""
         return self.attention.norm, self.feed_forward.norm
 

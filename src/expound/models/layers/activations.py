@@ -53,6 +53,7 @@ SLOPES: Mapping[str, Slope] = {
     "silu": torch.sigmoid,
     "swish": torch.sigmoid,
     "relu": lambda x: (x > 0).to(x.dtype),
+    "relu2": nn.functional.relu,
     "tanh": _tanh,
     "linear": torch.ones_like,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from expound.errors import ExpoundError
-from expound.models.families import Attention
+from expound.models.families import Attention, Family
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_architecture, get_head_module, get_module
 from expound.models.layers.head_activation import get_head_activation
@@ -54,6 +55,13 @@ class Affine:
     def __call__(self, x: Tensor) -> Tensor:
         """Apply the map: [..., in] → [..., out]."""
         return nn.functional.linear(x, self.weight, self.bias)
+
+    def select_outputs(self, columns: Sequence[int] | None) -> Affine:
+        """Return the map to these outputs only; None: to all."""
+        if columns is None:
+            return self
+        index = torch.tensor(columns, device=self.weight.device)
+        return Affine(self.weight[index], None if self.bias is None else self.bias[index])
 
     def slice_outputs(self, start: int, stop: int) -> Affine:
         """Return the map to the outputs from `start` to `stop` only."""
@@ -120,6 +128,11 @@ def to_affine(module: nn.Module) -> Affine:
     raise ExpoundError(
         f"expected a linear layer, got {type(module).__name__}; merge adapters into the model first (merge_and_unload)"
     )
+
+
+def is_linear_layer(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer, also GPT-2's or one with an adapter."""
+    return isinstance(module, nn.Linear | Conv1D) or hasattr(module, "lora_A")
 
 
 def _choose_head_copy(module: Any) -> nn.Module:
@@ -199,17 +212,22 @@ class LayerParts:
     norms_of_outputs: tuple[Norm, ...] = ()
 
 
-def get_layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
-    """Return the weights of one of the model's layers."""
-    family = get_architecture(model)
+def get_layer_parts(model: PreTrainedModel, layer: nn.Module, record: Family | None = None) -> LayerParts:
+    """Return the weights of one of the model's layers; `record`: of a family without one, as it was derived."""
+    family = record or get_architecture(model)
     feed_forward = family.feed_forward
     output = to_affine(get_module(layer, family.attention.output))
-    into = to_affine(get_module(layer, feed_forward.into))
-    gate = to_affine(get_module(layer, feed_forward.gate)) if feed_forward.gate else None
+    into = to_affine(get_module(layer, feed_forward.into)).select_outputs(feed_forward.columns)
+    gate = None
+    if feed_forward.gate:
+        gate = to_affine(get_module(layer, feed_forward.gate)).select_outputs(feed_forward.gate_columns)
     if feed_forward.has_fused_gate:
         half = len(into.weight) // 2
         gate, into = into.slice_outputs(0, half), into.slice_outputs(half, 2 * half)
-    value = _get_values(layer, family.attention, output, model.config.num_attention_heads)
+    if family.attention.is_derived:
+        value = to_affine(get_module(layer, family.attention.value)).select_outputs(family.attention.columns)
+    else:
+        value = _get_values(layer, family.attention, output, model.config.num_attention_heads)
     out = to_affine(get_module(layer, feed_forward.out))
     norms = tuple(to_norm(get_module(layer, path)) for path in family.norms_of_outputs)
     if norms:
@@ -219,7 +237,7 @@ def get_layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
     return LayerParts(
         value=value,
         output=output,
-        norms=(to_norm(get_module(layer, family.norms[0])), to_norm(get_module(layer, family.norms[1]))),
+        norms=(_get_norm(layer, family.norms[0]), _get_norm(layer, family.norms[1])),
         into=into,
         out=out,
         activation=activations.get_activation_name(get_module(layer, feed_forward.activation)),
@@ -227,6 +245,10 @@ def get_layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
         gate=gate,
         norms_of_outputs=norms,
     )
+
+
+def _get_norm(layer: nn.Module, path: str | None) -> Norm:
+    return to_norm(nn.Identity() if path is None else get_module(layer, path))
 
 
 def _scale_outputs(affine: Affine, norm: Norm) -> Affine:
@@ -263,12 +285,14 @@ class HeadParts:
     norm: Norm | None
 
 
-def get_head_parts(model: PreTrainedModel) -> HeadParts:
-    """Return the weights of the model's head."""
-    head = get_architecture(model).head
+def get_head_parts(model: PreTrainedModel, record: Family | None = None) -> HeadParts:
+    """Return the weights of the model's head; `record`: of a family without one, as it was derived."""
+    head = (record or get_architecture(model)).head
     output, dense, activation, norm = to_affine(get_head_module(model, head.output)), None, "", None
     if head.dense:
-        dense, activation = to_affine(get_head_module(model, head.dense)), get_head_activation(model)
+        dense, activation = to_affine(get_head_module(model, head.dense)), head.activation
+        if activation not in activations.SLOPES:
+            activation = get_head_activation(model)
     if head.norm:
         norm = to_norm(get_head_module(model, head.norm))
     return HeadParts(output, dense, activation, norm)

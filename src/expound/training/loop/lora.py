@@ -27,18 +27,18 @@ def choose_weights(model: ExplainedModel, options: RunOptions) -> None:
     """Add the adapters that the options of a run ask for, or continue those of the model; else all weights are trained.
 
     Raises:
-        ExpoundError: adapters for a model that has some, quantized weights without adapters, or PEFT is not installed.
+        ExpoundError: quantized weights without adapters, or PEFT is not installed.
     """
     if hasattr(model.model, "peft_config"):
         name = str(model.model.active_adapter)
-        if options.lora_rank:
-            raise ExpoundError(
-                f"the model has the adapter {name!r} already, whose training continues: leave lora_rank out, or save "
-                "the model with its adapter merged (model.merge_and_unload()) and start from that"
-            )
         model.model.base_model.set_adapter(name)
         rank = getattr(model.model.peft_config[name], "r", None)
         logger.warning("training continues the adapter %r (rank %s) of the model, whose other weights stay", name, rank)
+        if options.lora_rank not in (None, 0, rank):
+            logger.warning(
+                "no adapter of rank %d is added: for that, save the model with its adapter merged "
+                "(model.merge_and_unload()) and start from it", options.lora_rank,
+            )  # fmt: skip
     elif options.lora_rank:
         add_lora(model, **options.lora_params)
     elif getattr(model.model, "is_quantized", False):
@@ -56,14 +56,15 @@ def add_lora(model: ExplainedModel, rank: int = 8, **params: Any) -> None:
     Raises:
         ExpoundError: PEFT is not installed, or the model has no such layer.
     """
-    head = [(name, part) for name, part in model.model.named_children() if part is not model.model.base_model]
-    for name, part in head:
-        if getattr(part, "weight", None) is not None and not part.weight.is_floating_point():
+    head = [name for name, part in model.model.named_children() if part is not model.model.base_model]
+    for name, part in list(model.model.named_modules()):
+        weight = getattr(part, "weight", None)
+        if name.partition(".")[0] in head and weight is not None and not weight.is_floating_point():
             model.model.set_submodule(name, _dequantize(part))
     others: dict[str, Any] = {"task_type": PEFT_TASKS.get(model.task.name, "SEQ_CLS")}
     if model.task.reads_context:
         # The heads of classifiers are known to PEFT by their names.
-        others["modules_to_save"] = [name for name, part in head if any(True for _ in part.parameters())]
+        others["modules_to_save"] = [name for name in head if list(model.model.get_submodule(name).parameters())]
     adapt(model, make_config(rank, **params, **others))
 
 

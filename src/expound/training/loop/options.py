@@ -87,7 +87,9 @@ class RunOptions:
         {"min": 0},
     ] = None
     lora_alpha: Annotated[
-        float | None, "Scale of the adapters' update, times the rank. Default: twice the rank.", {"min": 0}
+        float | None,
+        "The adapters' update is scaled by this number divided by the rank. Default: twice the rank.",
+        {"min": 0},
     ] = None
     lora_dropout: Annotated[float, "Dropout before the adapters.", {"min": 0, "max": 1}] = 0.0
     lora_targets: Annotated[
