@@ -17,9 +17,9 @@ from expound.models.bi_encoder import BiEncoder
 from expound.models.checks import Probe, find_failure
 from expound.models.choices import ChoosingModel
 from expound.models.loading.load import ModelSource, load
+from expound.models.token_heads import MASK
 
 State = Literal["exact", "approximate", "refused"]
-TEXT = "A short text, by which the model is checked."
 UNCHECKED = ("control", "interactions", "learned", "prompted", "search")
 """Families of methods that are left out: they draw numbers, are trained for a model, or ask a language model."""
 TRIED = ("attention", "decomposition")
@@ -94,7 +94,9 @@ def _make_example(model: ExplainedModel) -> Any:
     """Return an example of the model's task."""
     if model.modality == "image":
         return np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
-    row = model.task.make_row(TEXT, model.tokenizer)
+    row = dict(model.task.sample)
+    if MASK in row.get("text", ""):
+        row["text"] = row["text"].replace(MASK, model.tokenizer.mask_token)
     if isinstance(model, ChoosingModel | BiEncoder):
         row["text_pair"] = "It is about a model."
     return row

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from expound.errors import ExpoundError
@@ -101,7 +101,8 @@ class ExplainedModel(HuggingFaceModel):
             part, columns = batch.select(rows).trim_padding()
             given = None if embeddings is None else embeddings[rows][:, columns]
             for row, answer in zip(rows.tolist(), self.run_pass(part, given, capture).logits, strict=True):
-                answers[row] = self.task.pad_positions(answer, columns.start, batch.length - columns.stop)
+                gaps = (columns.start, batch.length - columns.stop) if self.task.reads_context else (0, 0)
+                answers[row] = nn.functional.pad(answer, gaps, value=torch.finfo(answer.dtype).min)
         # Responses differ in length.
         return Outputs(pad_sequence([answers[row] for row in range(len(batch))], batch_first=True), embeddings)
 

@@ -20,6 +20,9 @@ from expound.models.explained import ExplainedModel
 from expound.models.outputs import Capture, to_float32
 from expound.models.tasks import Classification, Task
 
+MASK = "{mask}"
+"""The place of the mask token in the sample of a task."""
+
 
 class Tagging(Classification):
     """The tag of several words, such as an entity; its logit is the sum of their logits, its probability the product.
@@ -30,6 +33,7 @@ class Tagging(Classification):
 
     name = "tagging"
     is_read_at_positions = True
+    sample: ClassVar = {**Task.sample, "span": [2, 7]}
     properties: ClassVar = Task.properties
 
     def __init__(self, tags: Sequence[str]) -> None:
@@ -45,10 +49,6 @@ class Tagging(Classification):
         best = output.logits[..., None, :].masked_fill(others, -torch.inf).amax(-1)
         both = torch.cat([best, output.logits.logsumexp(-1, keepdim=True)], -1)
         return (both * _require_readout_mask(batch)[..., None]).sum(1)
-
-    def make_row(self, text: str, tokenizer: Any) -> dict[str, Any]:
-        """Return the text with a span."""
-        return {"text": text, "span": [2, 7]}
 
     def sum_over_words(self, values: Tensor, target: Tensor) -> Tensor:
         """Return the sums [K] of values [words, K, tags] over words, each at the likeliest tag of the target label.
@@ -163,6 +163,7 @@ class MaskedWord(Classification):
 
     name = "masked"
     is_read_at_positions = True
+    sample: ClassVar = {"text": f"A short {MASK}."}
     properties: ClassVar = Task.properties
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
@@ -170,10 +171,6 @@ class MaskedWord(Classification):
         place = _require_readout_mask(batch).long().argmax(1)
         logits: Tensor = output.logits[torch.arange(len(batch), device=batch.device), place]
         return logits
-
-    def make_row(self, text: str, tokenizer: Any) -> dict[str, Any]:
-        """Return a text with a mask token."""
-        return {"text": f"A short {tokenizer.mask_token}."}
 
 
 class MaskedModel(_TokenHeadModel):

@@ -1,9 +1,9 @@
-"""The interface of tasks: how logits are read from a model's output, and which number of them is explained."""
+"""Tasks: how logits are read, which number of them is explained, and what else differs by task."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -15,6 +15,7 @@ from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch
 from expound.models.outputs import to_float32
 
+TEXT = "A short text, by which a model is tried."
 OutputKind = Literal["logit", "log_prob", "prob"]
 Property = Literal["decisions", "one_target", "one_choice", "labels", "classes"]
 """Properties of answers: a decision that can flip; one target at a time; a choice among exclusive ones; named labels;
@@ -28,6 +29,7 @@ class Task(ABC):
     `is_read_at_positions`: the answer is read at positions of the text, not where a head for the whole text reads.
     `predicts_number`: the answer is a number, which has no probability. `is_generated`: the answer is a text.
     `reads_context`: the text is a question, which is never cut, and the answer a part of its context.
+    `sample`: an example on which a model of the task can be tried.
     `output`: the number of the target whose gradients are taken, and whose changes removal methods report; None means
     the logit for gradients and the probability for removal.
     """
@@ -40,6 +42,7 @@ class Task(ABC):
     is_generated: ClassVar[bool] = False
     reads_context: ClassVar[bool] = False
     properties: ClassVar[frozenset[Property]] = frozenset({"decisions", "one_target", "one_choice"})
+    sample: ClassVar[Mapping[str, Any]] = {"text": TEXT}
     output: OutputKind | None = None
 
     def supports(self, *properties: Property) -> bool:
@@ -154,10 +157,6 @@ class Task(ABC):
         """Return the log-probabilities of the choices, in the last dimension, of each distribution in the answer."""
         return F.log_softmax(logits, -1)
 
-    def make_row(self, text: str, tokenizer: Any) -> dict[str, Any]:
-        """Return a text as an example of the task, on which a model can be tried."""
-        return {"text": text}
-
     def losses(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the loss of each example [B], in float32 or higher: the cross-entropy at its label.
 
@@ -178,9 +177,148 @@ class Task(ABC):
         """Return the logits of an input cut to the positions `kept` [L]; most tasks have none per position."""
         return logits
 
-    def pad_positions(self, logits: Tensor, before: int, after: int) -> Tensor:
-        """Return the logits of an input with so many more positions, where no answer begins or ends."""
+
+class Classification(Task):
+    """Classification into one of C classes."""
+
+    name = "classification"
+    has_contrasts = True
+    properties: ClassVar = Task.properties | {"labels", "classes"}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the softmax over the classes, in float32 at least."""
+        return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+class MultiLabel(Task):
+    """Classification with C labels, each on or off; the predicted target is the most likely label."""
+
+    name = "multi_label"
+    has_contrasts = True
+    properties: ClassVar = frozenset({"decisions", "labels"})
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the sigmoid of every label's logit."""
+        return to_float32(logits).sigmoid()
+
+    def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the log-probability [..., B] that the target is on."""
+        # logsigmoid, since the logarithm of a sigmoid is −∞ for small logits.
+        return self.pick(F.logsigmoid(to_float32(logits)), target)
+
+    def log_distributions(self, logits: Tensor) -> Tensor:
+        """Return the log-probabilities [..., C, 2] that each label is on and off."""
+        # log σ(z) and log σ(−z) = log(1 − σ(z)), without a logarithm of 0.
+        return F.logsigmoid(torch.stack([logits, -logits], -1))
+
+    def losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean binary cross-entropy over the labels [B]."""
+        logits = to_float32(logits)
+        labels = require_labels(batch).to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
+
+
+class Regression(Task):
+    """Prediction of a number. The target is output 0, and its "probability" is the number itself."""
+
+    name = "regression"
+    predicts_number = True
+    properties: ClassVar = frozenset({"one_target"})
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the values unchanged."""
         return logits
+
+    def target_from_labels(self, labels: Tensor) -> Tensor:
+        """Return output 0 for every example."""
+        return torch.zeros_like(labels, dtype=torch.long)
+
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return output 0 for every example."""
+        return logits.new_zeros(len(logits), dtype=torch.long)
+
+    def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Raise ExpoundError: a number has no probability."""
+        raise ExpoundError("a regression has no probability: what compares probabilities needs classes or spans")
+
+    def losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the squared error [B]."""
+        values = to_float32(logits).squeeze(-1)
+        return (values - require_labels(batch).to(values.dtype)).square()
+
+
+class Span(Task):
+    """A span of tokens, from start to end; its logit is the sum of both logits, its probability their product."""
+
+    name = "span"
+    target_dimensions = 2
+    is_read_at_positions = True
+    reads_context = True
+    longest = 30
+    sample: ClassVar = {"text": TEXT, "text_pair": "It is about a model."}
+
+    def logits(self, output: Any, batch: Batch) -> Tensor:
+        """Return the logits [B, 2, L] of starts and ends; padding gets the lowest finite number."""
+        # Not −∞: 0·∞ in a gradient or a difference would be NaN.
+        both = torch.stack([output.start_logits, output.end_logits], 1)
+        return both.masked_fill(~batch.attended[:, None], torch.finfo(both.dtype).min)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the softmax over the positions, separately for start and end."""
+        return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the best span [B, 2] of at most 30 tokens, start ≤ end, among the possible positions of answers."""
+        allowed = batch.attended if batch.answerable is None else batch.answerable
+        start, end = logits.float().masked_fill(~allowed[:, None], -torch.inf).unbind(1)
+        length = start.shape[1]
+        pairs = torch.ones(length, length, dtype=torch.bool, device=start.device)
+        # The limit of 30 tokens is that of BERT's run_squad.py.
+        valid = pairs.triu() & pairs.tril(self.longest - 1)
+        total = (start[:, :, None] + end[:, None, :]).masked_fill(~valid, -torch.inf)
+        best = total.flatten(1).argmax(1)
+        return torch.stack([best // length, best % length], 1)
+
+    def parse_target(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
+        """Return spans [B, 2] from one span (start, end) counted without padding, or one per example."""
+        spans = torch.as_tensor(target, device=batch.device)
+        # The first real position differs between left-padded rows.
+        return spans.expand(len(batch), 2) + batch.attended.long().argmax(1)[:, None]
+
+    def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
+        """Return the spans; raise ExpoundError unless they lie within the batch."""
+        return super().check_target(target, batch, batch.length)
+
+    def pick(self, values: Tensor, target: Tensor) -> Tensor:
+        """Return the start and end entries [..., B, 2] of `values` [..., B, 2, L]."""
+        return values.gather(-1, target.unsqueeze(-1).expand(*values.shape[:-1], 1)).squeeze(-1)
+
+    def logit(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the start's logit plus the end's."""
+        return self.pick(logits, target).sum(-1)
+
+    def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
+        """Return the start's probability times the end's."""
+        return self.pick(probabilities, target).prod(-1)
+
+    def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the sum of both log-probabilities, [..., B]."""
+        return super().log_probability(logits, target).sum(-1)
+
+    def losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean of the cross-entropies of start and end [B]; 0 for an answer outside the text, of −1."""
+        labels = require_labels(batch)
+        # cross_entropy expects the classes, here the positions, in dimension 1.
+        losses = F.cross_entropy(to_float32(logits).transpose(1, 2), labels.clamp(min=0), reduction="none")
+        return losses.mean(1).masked_fill(~(labels >= 0).all(1), 0.0)
+
+    def shift(self, target: Tensor, start: int | Tensor) -> Tensor:
+        """Return the span counted from the column `start`, a number or one per example [B, 1]."""
+        return target - start
+
+    def select_positions(self, logits: Tensor, kept: Tensor) -> Tensor:
+        """Return the logits of the positions `kept` [L]."""
+        return logits[..., kept]
 
 
 def require_labels(batch: Batch) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from expound.errors import ExpoundError
 from expound.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
 from expound.models.outputs import to_float32
-from expound.models.tasks.base import OutputKind, Task, require_integers
+from expound.models.tasks.base import TEXT, OutputKind, Task, require_integers
 
 
 class Generation(Task):
@@ -25,6 +25,7 @@ class Generation(Task):
     target_dimensions = 2
     is_read_at_positions = True
     is_generated = True
+    sample: ClassVar = {"prompt": TEXT, "response": " It is short."}
     properties: ClassVar = frozenset({"one_target", "one_choice"})
     output: OutputKind | None = "log_prob"
 
@@ -126,10 +127,6 @@ class Generation(Task):
             return picked[..., 0].exp()
         # log p(foil) = log p(token) − logit(token) + logit(foil).
         return picked[..., 0].exp() - (picked[..., 0] - picked[..., 1] + picked[..., 2]).exp()
-
-    def make_row(self, text: str, tokenizer: Any) -> dict[str, Any]:
-        """Return the text as a prompt with a response."""
-        return {"prompt": text, "response": " It is short."}
 
     def losses(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the mean −log p of the response's tokens [B]; the whole response is the label."""
