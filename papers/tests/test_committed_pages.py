@@ -16,6 +16,7 @@ import pytest
 from scipy.stats import norm, t
 
 from expound_papers.cli.opening import load_page_parts, open_store
+from expound_papers.study.parts import Place
 from expound_papers.tables.layout import format_entry, lay_out_table
 from expound_papers.tables.page import fill_page
 
@@ -81,6 +82,36 @@ def test_cells_and_an_interval_of_a_page_are_computed_with_pandas(page):
                 f"{center:{sign}.{n}f} [{low:{sign}.{n}f}, {high:{sign}.{n}f}]".replace("-", "−") for n in range(1, 5)
             ]
             assert any(form in text for form in forms), forms
+
+
+def test_marked_rows_were_trained_like_the_row_they_differ_from(page):
+    text, records = page.file.read_text(encoding="utf-8"), page.frame[page.frame["part"] == "cell.json"]
+    configs = {key: json.loads(record)["config"] for key, record in zip(records["key"], records["text"], strict=True)}
+    for found in page.results.values():
+        for title, part in found.study.tables.items():
+            layout, against = lay_out_table(found, title), part.significance and part.significance.against
+            if not against or part.rows != ["recipe"] or text.count(f"**{part.caption or title}**") != 1:
+                continue
+            settings = {}
+            for (row, column), lines in layout.lines.items():
+                line = next(iter(lines.values()))
+                place = Place(line["training"], line["model"], line["seed"])
+                cell = found.study.recipes[row[0]].cells.get(place)
+                settings[row[0], column] = cell and read_settings(configs[cell.key])
+            lines = text.split(f"**{part.caption or title}**\n\n", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+            for line in lines:
+                name, *cells = line.strip("|").split(" | ")
+                for cell, column in zip(cells, layout.columns, strict=True):
+                    if "†" in cell:
+                        assert settings[strip_marks(name), column] == settings[against, column], (title, line)
+
+
+def read_settings(config):
+    """The settings of a training that two rows have to share: its data, model, rate, length and batches."""
+    arguments, steps = config["arguments"], config["arguments"].get("max_steps")
+    length = (steps, None) if steps else (None, arguments.get("num_train_epochs"))
+    rest = arguments.get("learning_rate"), arguments.get("per_device_train_batch_size")
+    return config["train"], "trained" in config["model"], *length, *rest
 
 
 @pytest.mark.parametrize("page", ["smat"], indirect=True)

@@ -33,7 +33,7 @@ def study(study: Study) -> None:
     films, tiny = Data("films", "jsonl:FOLDER/films.jsonl", split="all"), Model("tiny", "tiny")
     data = Training("films", films, films)
     slow = study.train("slow", "baseline", data, tiny)
-    runs = [slow, study.train("fast", "baseline", data, tiny, arguments={"learning_rate": 1})]
+    runs = [slow, study.train("fast", "baseline", data, tiny, arguments={"weight_decay": 1})]
     runs.append(study.train("later", "fresh", data, tiny, explained_model=slow))
     explainers = {"ATT": "attention_last", "IxG": "input_x_gradient"}
     metrics = {"A-C": "aopc_comprehensiveness", "A-S": "aopc_sufficiency"}
@@ -162,6 +162,26 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(study_folder):
 def test_what_no_run_said_is_an_error_with_its_line(study_folder, old, new, message):
     with pytest.raises(ExpoundError, match=message):
         make_page(study_folder, PART.replace(old, new))
+
+
+def test_a_difference_of_rows_that_were_trained_otherwise_is_refused(study_folder):
+    study = study_folder / "study.py"
+    study.write_text(study.read_text().replace('"weight_decay": 1', '"learning_rate": 1'))
+    for run in load_study(study).runs:
+        if run.recipe == "fast":
+            with Store(study_folder / "runs").workspace(run.cell) as space:
+                write_figures(space.output, run, np.random.default_rng(0))
+                write_record(space.output, run.cell, 1, seconds=2.0, cpu_seconds=1.0)
+    with pytest.raises(ExpoundError, match="fast minus slow: the trainings also differ in rate: say so"):
+        make_page(study_folder)
+    text = make_page(study_folder, PART.replace(".9 against .8", ".9 against .8, at another rate"))
+    (results,) = results_of(study_folder).values()
+    table = make_study_table(results, "first")
+    assert not table.marked.any()
+    assert table.note.endswith(
+        "(paired permutation over examples, 0 tests, Holm correction, p < 0.05). Not tested: fast (other rate)."
+    )
+    assert "; rate 1, " in text
 
 
 def test_differences_have_a_spread(study_folder):

@@ -7,6 +7,7 @@ from typing import Any
 
 from expound.reports.text import format_duration
 from expound_papers.study.parts import StudyRun
+from expound_papers.tables.comparable import describe_training
 from expound_papers.tables.results import Results
 
 SHOWN = ("expound", "python", "torch", "transformers", "datasets")
@@ -17,6 +18,7 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
     keys, done = set[str](), dict[str, Mapping[str, Any]]()
     # Dictionaries serve as sets that keep the order.
     judged, trained, seeds = dict[str, None](), dict[str, None](), set[int]()
+    ways: dict[str, dict[str, None]] = {}
     for found in results.values():
         for run in found.study.runs:
             keys.add(run.cell.key)
@@ -31,6 +33,7 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
                 training = found.study.trainings[run.training]
                 trained[_name_with_size(training.train.name, run.cell.config["train"])] = None
                 trained[_name_with_size(training.dev.name, run.cell.config["dev"])] = None
+                ways.setdefault(_format_settings(run), {})[run.recipe] = None
     dates, machines, versions, cost = set[str](), set[str](), dict[str, set[str]](), 0.0
     for record in done.values():
         dates.add(str(record.get("date", "unknown")))
@@ -44,6 +47,7 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
         "versions": ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in versions.items()),
         "machine": "; ".join(sorted(machines)),
         "training data": ", ".join(trained),
+        "trained with": "; ".join(f"{way}: {', '.join(names)}" for way, names in ways.items()),
         "judged on": ", ".join(judged),
         "seeds": ", ".join(map(str, sorted(seeds))),
         "finished": f"{len(done)} of {len(keys)} runs; {format_duration(cost)} of one core" if done else "nothing",
@@ -58,6 +62,14 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
 def _format_judged_data(run: StudyRun) -> str:
     name, limit = _name_with_size(run.dataset, run.cell.config["dataset"]), run.cell.config.get("limit")
     return f"{name} (some methods {limit})" if limit else name
+
+
+def _format_settings(run: StudyRun) -> str:
+    """Return the learning rate, the length and the batch size of a training."""
+    settings = describe_training(run.cell)
+    rate, batch = settings["rate"], settings["batch"]
+    texts = [f"rate {rate:g}" if rate else "", settings["steps"], f"batches of {batch}" if batch else ""]
+    return ", ".join(filter(None, texts))
 
 
 def _name_with_size(name: str, address: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from expound.reports.tables.leaderboard import Floats
 from expound.reports.tables.paper_table import PaperTable, format_cells
 from expound.reports.tables.significance import PREDICTION_FIGURES
 from expound_papers.tables.claims import Condition
+from expound_papers.tables.comparable import find_differences, list_unnamed
 from expound_papers.tables.layout import (
     BySeed,
     TableLayout,
@@ -107,6 +108,16 @@ class TableFigures:
             # More than the sign of the effect is claimed.
             text += f" (claimed {condition.text})"
         return text, effect
+
+    def list_unnamed_differences(self, row: str, column: str, sentence: str) -> list[str]:
+        """Return the settings in which the trainings of "ROW minus OTHER" differ and which a sentence does not name."""
+        found = self._find(row, column)
+        if found is None or len(found[0]) < 2:
+            return []
+        entries = [self.layout.rows[place] for place in found[0]]
+        return list_unnamed(
+            find_differences(self.results, self.layout, entries, self.layout.columns[found[1]]), sentence
+        )
 
     def _measure(self, differences: Floats, rows: Sequence[int], column: int) -> Effect:
         """Return the effect of figures by seed, over examples if it is a difference and their figures are stored."""

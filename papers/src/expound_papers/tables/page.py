@@ -32,7 +32,7 @@ from expound_papers.study.loading import SCALES
 from expound_papers.study.parts import FigurePart
 from expound_papers.tables.claims import LEGEND, NOT_TESTED, Condition, format_size, format_verdict
 from expound_papers.tables.facts import format_run_facts
-from expound_papers.tables.figure_in_text import TableFigures
+from expound_papers.tables.figure_in_text import MINUS, TableFigures
 from expound_papers.tables.results import Results
 
 PLACEHOLDER = re.compile(r"\{\{(.+?)\}\}")
@@ -92,7 +92,8 @@ def fill_page(part: PagePart, results: Mapping[str, Results]) -> str:
 
     Raises:
         ExpoundError: an unknown placeholder, a number in a column `here` that was typed by hand, or a verdict that was;
-            the message has file and line.
+            the message has file and line; or a difference of rows whose trainings differ in a setting that the line
+            does not name, see `expound_papers.tables.comparable`.
     """
     filler, lines, columns = _PlaceholderFiller(results), list[str](), list[str]()
     for number, line in enumerate(part.text.split("\n"), part.first):
@@ -101,6 +102,7 @@ def fill_page(part: PagePart, results: Mapping[str, Results]) -> str:
             columns = []
         elif not columns:
             columns = [cell.strip() for cell in cells]
+        filler.sentence = PLACEHOLDER.sub(_name_rows, line)
         try:
             lines.append(_fill_row(cells, columns, filler) if cells else filler.fill(line)[0])
         except ExpoundError as error:
@@ -109,6 +111,12 @@ def fill_page(part: PagePart, results: Mapping[str, Results]) -> str:
         made = f"<!-- Made by `expound study page {part.path.name}`: change that file, or run its studies. -->"
         lines = [f"# {part.title}", made, "", *lines]
     return "\n".join(lines)
+
+
+def _name_rows(placeholder: re.Match[str]) -> str:
+    """Return the rows that a placeholder names, the only part of it that tells a reader what is compared."""
+    fields = placeholder[1].split("|")
+    return fields[1] if len(fields) > 1 else ""
 
 
 def _split_cells(line: str) -> list[str]:
@@ -162,6 +170,7 @@ class _PlaceholderFiller:
     def __init__(self, results: Mapping[str, Results]) -> None:
         self.results = results
         self.made: dict[tuple[str, str], TableFigures] = {}
+        self.sentence = ""
 
     def fill(self, text: str) -> tuple[str, list[tuple[Condition, Effect]] | None]:
         """Return the text with its placeholders filled in, and the tests in it; None if their runs are not finished."""
@@ -171,6 +180,8 @@ class _PlaceholderFiller:
             nonlocal is_complete
             fields = [field.strip() for field in placeholder[1].split("|")]
             condition = Condition.parse(fields[3]) if len(fields) == 4 else None
+            if len(fields) > 2 and MINUS in fields[1]:
+                self._require_fair(fields)
             if condition is None:
                 value = self.value(fields)
             elif made := self._find_table(fields[0]).measure_claim(fields[1], fields[2], condition):
@@ -182,6 +193,13 @@ class _PlaceholderFiller:
             return NOT_RUN if value is None else value
 
         return PLACEHOLDER.sub(replace, text), tests if is_complete else None
+
+    def _require_fair(self, fields: list[str]) -> None:
+        """Raise ExpoundError if the trainings of two rows differ in a setting that the sentence does not name."""
+        unnamed = self._find_table(fields[0]).list_unnamed_differences(fields[1], fields[2], self.sentence)
+        if unnamed:
+            settings = " and ".join(unnamed)
+            raise ExpoundError(f"{fields[1]}: the trainings also differ in {settings}: say so, or compare other rows")
 
     def value(self, fields: list[str]) -> str | None:
         """Return the text for a placeholder; None if its runs are not finished."""

@@ -21,6 +21,7 @@ from expound.reports.tables.significance import (
 )
 from expound_papers.runs.run_files import OWN_RUN
 from expound_papers.study.parts import Significance, StudyRun, TablePart
+from expound_papers.tables.comparable import find_differences
 from expound_papers.tables.layout import (
     RUN,
     Entry,
@@ -98,12 +99,17 @@ def _test_significance(
         return marked, ""
     if how.method == "quartiles":
         return _compare_quartiles(results, layout, how)
-    places, p_values = [], []
+    places, p_values, left_out = [], [], dict[str, None]()
     for i, row in enumerate(rows):
         against = _reference_row(row, rows, how.against)
         for j, column in enumerate(columns):
-            pairs = pair_summands(results, layout, (against, row), column) if against is not None else []
-            if pairs:
+            if against is None:
+                continue
+            if settings := find_differences(results, layout, (against, row), column):
+                title = format_entry(results, layout.part, layout.part.rows, row)
+                left_out[f"{title} (other {' and '.join(settings)})"] = None
+                continue
+            if pairs := pair_summands(results, layout, (against, row), column):
                 one, other = zip(*pairs, strict=True)
                 places.append((i, j))
                 p_values.append(paired_test(one, other, how.method, how.resamples))
@@ -111,23 +117,26 @@ def _test_significance(
     for place, p in zip(places, adjust_p_values(p_values, how.correction), strict=True):
         marked[place] = p < how.level
     correction = {"holm": "Holm", "bh": "Benjamini–Hochberg", "none": "no"}[how.correction]
-    return marked, (
+    note = (
         f"† differs from {how.against} (paired {how.method} over examples, {len(p_values)} tests, "
         f"{correction} correction, p < {how.level:g})."
     )
+    return marked, f"{note} Not tested: {', '.join(left_out)}." if left_out else note
 
 
 def _compare_quartiles(results: Results, layout: TableLayout, how: Significance) -> tuple[NDArray[np.bool_], str]:
     """Return which cells are better than the row `how.against` without overlap of the quartile ranges, and a note."""
-    part, rows, columns, values = layout.part, layout.rows, layout.columns, layout.values
+    rows, columns, values = layout.rows, layout.columns, layout.values
     marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
     for (i, j), own in values.items():
         against = _reference_row(rows[i], rows, how.against)
         if against is not None and (rows.index(against), j) in values:
             other = values[rows.index(against), j]
-            _, low, high = center_and_spread(np.asarray(own, np.float64), "median [25–75]")
-            _, bottom, top = center_and_spread(np.asarray(other, np.float64), "median [25–75]")
-            higher_is_better = get_card(results, part, rows[i], columns[j]).higher_is_better
+            # Rows with other seeds would differ by them, too.
+            shared = own.index.intersection(other.index)
+            _, low, high = center_and_spread(np.asarray(own[shared], np.float64), "median [25–75]")
+            _, bottom, top = center_and_spread(np.asarray(other[shared], np.float64), "median [25–75]")
+            higher_is_better = get_card(results, layout.part, rows[i], columns[j]).higher_is_better
             marked[i, j] = low > top if higher_is_better else high < bottom
     return marked, f"† better than {how.against}: their ranges from first to third quartile do not overlap."
 
