@@ -104,7 +104,7 @@ def test_special_tokens_and_prompts_are_intact_in_a_mask_and_in_its_inverse(kind
         assert seen == (keep is scores), "the premise: a masked special token shows"
 
 
-@pytest.mark.parametrize("family", [name for name, known in families.FAMILIES.items() if known.accepts_pairwise_mask])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "roberta"])
 @torch.no_grad()
 def test_omission_of_whole_tokens_is_an_attention_mask(family):
     model = shared(family)

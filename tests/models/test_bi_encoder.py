@@ -148,4 +148,4 @@ def test_what_is_not_explained_is_told(tmp_path):
     with pytest.raises(ExpoundError, match="similarity is of two texts"):
         make_bi_encoder().encode(["one text"])
     with pytest.raises(ExpoundError, match="for encoders that take a mask"):
-        BiEncoder(families.tiny("gpt2").base_model)
+        BiEncoder(families.tiny("gpt2").base_model, families.tokenizer("gpt2")).encode([("a film", "a river")])

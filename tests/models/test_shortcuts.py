@@ -9,6 +9,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassi
 
 import expound
 from causal import causal
+from expound.models.checks import adds_pairwise_mask
 from expound.models.generation.model import GeneratingModel
 from expound.models.perturbation import run
 from families import SENTENCES, processor, tiny
@@ -119,3 +120,16 @@ def test_a_language_model_that_looks_back_shares_and_skips_nothing(monkeypatch):
         ids = torch.tensor([prompt[:number] + prompt[number + 1 :] + response])
         scores = model.model(ids).logits[0, -4:-1].log_softmax(-1)
         assert float(found[number]) == pytest.approx(float(scores.gather(1, ids[0, -3:, None]).sum()), rel=1e-9)
+
+
+def test_attention_fades_only_where_a_mask_of_numbers_is_added():
+    expected = {"bert": True, "distilbert": True, "deberta-v2": False, "gpt2": False}
+    found = {}
+    for family in expected:
+        model = expound.load(tiny(family), processor(family))
+        found[family] = adds_pairwise_mask(model, model.encode([SENTENCES[0]]))
+    assert found == expected
+    # A model that ignores the mask adds nothing.
+    model = expound.load(tiny("bert"), processor("bert"))
+    model.model.bert._create_attention_masks = lambda *_, **__: (None, None)
+    assert not adds_pairwise_mask(model, model.encode([SENTENCES[0]]))

@@ -50,6 +50,9 @@ def every_change():
     for number, change in enumerate(CHANGES):
         for place, family in enumerate(FAMILIES):
             # Each change in one family on every run.
+            # transformers does not recompute layers that ALBERT shares.
+            if (change, family) == ("checkpointing", "albert"):
+                continue
             if FIGURES or place == number % len(FAMILIES):
                 yield pytest.param(change, family, marks=pytest.mark.sweep)
 

@@ -17,10 +17,11 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from expound.data.alignment import Alignment, align
 from expound.errors import ExpoundError, unknown
 from expound.models.batch import Batch
+from expound.models.checks import Probe, find_failure
 from expound.models.encoding import encode as encoding
 from expound.models.encoding.template import TemplateEncoding
 from expound.models.explained import ExplainedModel
-from expound.models.families import FAMILIES, Head
+from expound.models.families import Head
 from expound.models.layers.architecture import get_first_position
 from expound.models.layers.similarity import Similarity
 from expound.models.tasks import Regression
@@ -88,9 +89,6 @@ class BiEncoder(ExplainedModel):
         processing_class: its tokenizer.
         pooling: `mean` or `cls`.
         max_length: the most tokens of each text.
-
-    Raises:
-        ExpoundError: an encoder that does not take a mask of pairs of positions.
     """
 
     def __init__(
@@ -100,13 +98,6 @@ class BiEncoder(ExplainedModel):
         pooling: Pooling = "mean",
         max_length: int | None = None,
     ) -> None:
-        family = FAMILIES.get(encoder.config.model_type)
-        if family is None or not family.accepts_pairwise_mask:
-            able = ", ".join(sorted(name for name, other in FAMILIES.items() if other.accepts_pairwise_mask))
-            raise ExpoundError(
-                f"the similarity of texts is explained for encoders that take a mask of pairs of positions: {able}; "
-                f"got {encoder.config.model_type}"
-            )
         super().__init__(PairEncoder(encoder, pooling).eval(), processing_class, "regression", max_length)
         self.task = SimilarityTask()
 
@@ -124,7 +115,7 @@ class BiEncoder(ExplainedModel):
         """Encode pairs of texts as one batch, each text with special tokens of its own.
 
         Raises:
-            ExpoundError: a text alone.
+            ExpoundError: a text alone; an encoder that reads two texts in one row in another way than each alone.
         """
         batch = encoding.encode(self, examples, type(self)._tokenize, device)
         assert batch.alignments is not None
@@ -132,7 +123,13 @@ class BiEncoder(ExplainedModel):
         for row, alignment in enumerate(batch.alignments):
             first = self.tokenizer(alignment.texts[0], truncation=True, max_length=self.max_length)["input_ids"]
             sides[row, len(first) :] = 1
-        return replace(batch, inputs=batch.inputs | {"token_type_ids": sides})
+        batch = replace(batch, inputs=batch.inputs | {"token_type_ids": sides})
+        if find_failure(self, "answers", Probe(self, batch.to(self.device))):
+            raise ExpoundError(
+                "the similarity of texts is explained for encoders that take a mask of pairs of positions, got "
+                f"{self.config.model_type}"
+            )
+        return batch
 
     def compute_own_answer(self, batch: Batch) -> Tensor:
         """Return the similarity [1, 1] of two texts that the encoder reads one by one."""

@@ -152,6 +152,29 @@ def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Ten
     return found
 
 
+def adds_pairwise_mask(model: Any, batch: Batch) -> bool:
+    """Return whether attention adds a mask [B, 1, L, L] of numbers to its logits, so that attention can fade."""
+
+    def add_masks(alone: Batch) -> Tensor:
+        def answer(mask: Tensor) -> Tensor:
+            masked = replace(alone, inputs=alone.inputs | {"attention_mask": mask})
+            logits: Tensor = model.run_pass(masked, None, Capture()).logits
+            return logits
+
+        last = int(alone.content[0].nonzero()[-1])
+        blocked = alone.attended.long().clone()
+        blocked[:, last] = 0
+        # A softmax does not see a number that is added to all logits.
+        mask = alone.attended.new_full((1, 1, alone.length, alone.length), -1.0, dtype=model.dtype)
+        shifted = answer(mask)
+        mask[..., last] = torch.finfo(model.dtype).min
+        faded = answer(mask)
+        # Nothing fades where masks are ignored.
+        return shifted + (answer(blocked) - faded) if (faded != shifted).any() else shifted + torch.nan
+
+    return is_exact(model, "pairwise mask", batch, add_masks)
+
+
 def _get_facts(model: Any) -> dict[str, Any]:
     """Return the facts that are known of a model with its present parts; a new head makes it another model."""
     parts = (model.config._attn_implementation, *map(type, model.model.modules()))

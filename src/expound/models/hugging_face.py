@@ -165,7 +165,10 @@ class HuggingFaceModel(nn.Module):
         # Marian's tokenizer is slow, but its SentencePiece model gives the characters.
         if not (getattr(self.processing_class, "is_fast", False) or hasattr(self.processing_class, "spm_source")):
             name = type(self.processing_class).__name__
-            raise ExpoundError(f"{name} does not say where tokens are in the text: use its fast version")
+            raise ExpoundError(
+                f"{name} is a slow tokenizer, which does not say where its tokens are in the text: give a fast one, if "
+                "its kind has one (AutoTokenizer loads it), or token ids (Batch.from_ids)"
+            )
         return self.processing_class
 
     @property

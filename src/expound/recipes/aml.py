@@ -222,7 +222,7 @@ class AmlRecipe(Recipe):
         """
         resolved = self.resolve_options(options, model, train)
         explained = load_explained_model(self.name, model, resolved)
-        choices = {**self.choices, "mode": self.choices["mode"] or choose_mode(explained)}
+        choices = {**self.choices, "mode": self.choices["mode"] or choose_mode(explained, explained.encode([train[0]]))}
         shared: dict[str, Any] = {"backbone": self.backbone, "masking_settings": choices, "options": resolved}
         weights = self.weights
         if weights is None:

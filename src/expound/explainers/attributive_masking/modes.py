@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from expound.errors import ExpoundError, check_choice
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.families import FAMILIES
+from expound.models.checks import adds_pairwise_mask
 from expound.models.loading.adapters import read_config
 
 Mode = Literal["mask", "random", "predicted", "learned", "omit"]
@@ -123,22 +123,17 @@ def _load_predictor(name: str, device: str) -> _Predictor:
     return _Predictor(model.to(device).eval().requires_grad_(False), tokens)
 
 
-def choose_mode(model: ExplainedModel) -> Mode:
+def choose_mode(model: ExplainedModel, batch: Batch) -> Mode:
     """Return the default mode: `omit`, or `mask` for models whose attention accepts no weights."""
-    family = FAMILIES.get(model.config.model_type)
-    if family is not None and family.accepts_pairwise_mask:
-        return "omit"
-    return "mask"
+    return "omit" if adds_pairwise_mask(model, batch) else "mask"
 
 
 def _weigh_attention(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
     """Return the batch with attention to each content position multiplied by `keep`, except by the position itself."""
-    family = FAMILIES.get(model.config.model_type)
-    if family is None or not family.accepts_pairwise_mask:
-        supported = sorted(name for name, other in FAMILIES.items() if other.accepts_pairwise_mask)
+    if not adds_pairwise_mask(model, batch):
         raise ExpoundError(
             f"omission cannot be trained for {model.config.model_type}, whose attention accepts no weights per "
-            f"position; it can for {', '.join(supported)}. Use another masking mode"
+            "position: use another masking mode"
         )
     precise = torch.promote_types(model.dtype, torch.float32)
     seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))

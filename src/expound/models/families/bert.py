@@ -20,6 +20,5 @@ FAMILY = Family(
         norm="cls.predictions.transform.LayerNorm",
     ),
     after_attention="attention.output",
-    accepts_pairwise_mask=True,
     small_config=SMALL,
 )

@@ -11,6 +11,5 @@ FAMILY = replace(
     attention=replace(BERT.attention, hooks=Hooks("query", "key", "value")),
     head=Head("classifier.out_proj", dense="classifier.dense", activation="hidden_act"),
     after_attention=None,
-    accepts_pairwise_mask=False,
     small_config=SMALL | {"block_size": 4, "num_random_blocks": 1},
 )

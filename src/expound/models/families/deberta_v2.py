@@ -15,6 +15,5 @@ FAMILY = replace(
         hooks=Hooks("query_proj", "key_proj", "value_proj"),
     ),
     head=Head("classifier", dense="pooler.dense", activation="pooler_hidden_act"),
-    accepts_pairwise_mask=False,
     small_config=SMALL | POSITIONS,
 )

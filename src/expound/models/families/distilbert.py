@@ -14,6 +14,5 @@ FAMILY = Family(
     feed_forward=FeedForward("ffn.lin1", "ffn.activation", "ffn.lin2", norm="output_layer_norm"),
     head=Head("classifier", dense="pre_classifier", activation="relu"),
     masked=Head("vocab_projector", dense="vocab_transform", activation="activation", norm="vocab_layer_norm"),
-    accepts_pairwise_mask=True,
     small_config={NAMES.get(name, name): size for name, size in SMALL.items()},
 )

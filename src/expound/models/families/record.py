@@ -121,7 +121,6 @@ class Family:
         masked: the head for masked words.
         after_attention: the part of a layer that takes the attention's output and the residual, if the head reads only
             the first position; it and all parts after it can then be skipped at the others.
-        accepts_pairwise_mask: attention adds a mask [B, 1, L, L] of numbers unchanged, so that positions can fade.
         in_float32: `norms` or `rotations`, if these are computed in float32 even with more precise weights.
         small_config: the configuration of a small model for tests.
         tokenizer: the kind of tokenizer of a small model: `bert`, `roberta` or `gpt2`; None for images.
@@ -137,7 +136,6 @@ class Family:
     decoder: Decoder | None = None
     shared: str | None = None
     after_attention: str | None = None
-    accepts_pairwise_mask: bool = False
     in_float32: Literal["norms", "rotations"] | None = None
     small_config: dict[str, Any]
     tokenizer: Literal["bert", "roberta", "gpt2"] | None = "bert"
