@@ -178,7 +178,11 @@ def _get_stacks(base: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
 
 
 def _find_largest_list(part: nn.Module) -> tuple[nn.Module, ...]:
-    lists: list[nn.Module] = [module for module in part.modules() if isinstance(module, nn.ModuleList) and len(module)]
+    lists: list[nn.Module] = []
+    for module in part.modules():
+        # A list of tables is none of layers.
+        if isinstance(module, nn.ModuleList) and len(module) and list(module[0].children()):
+            lists.append(module)
     if not lists:
         raise ExpoundError(f"{type(part).__name__} has no list of layers: use gradients or perturbation")
     largest = max(lists, key=lambda each: sum(weight.numel() for weight in each.parameters()))

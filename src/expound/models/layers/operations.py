@@ -85,7 +85,7 @@ class OperationRules(TorchFunctionMode):
     def _list_rules(self) -> dict[str, Callable[..., Any]]:
         """Return the method that applies a rule, by the names of functions."""
         methods: dict[str, Callable[..., Any]] = {}
-        if self.rules.activations:
+        if self.rules.activations or self.rules.norms:
             methods |= dict.fromkeys(activations.ELEMENTWISE, self._hold_elementwise)
         if self.rules.norms:
             methods |= dict.fromkeys(("rsqrt", "reciprocal"), self._hold_elementwise)
@@ -160,6 +160,8 @@ class OperationRules(TorchFunctionMode):
         options = (*args[1:], *kwargs.values())
         if not activations.is_zero_at_zero(function, name, options, args[0]):
             return self.factors.take(lambda: function(args[0]))
+        if not self.rules.activations:
+            return self._mark(function(args[0]), Origin(origin.root, "gate", origin.degree), name)
         slope = activations.find_slope(function, name, options)
         held = self.factors.hold_slope(function, slope, args[0])
         return self._mark(held, Origin(origin.root, "gate", origin.degree), name)
