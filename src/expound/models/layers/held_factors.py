@@ -25,8 +25,8 @@ class DerivativeRules:
         gate: products with a gate: `value` holds the gate, `both` gives each factor half. Other products of two tensors
             that depend on the input give each factor half, unless this is `free`.
         norms: hold the scales of norms, and denominators; LayerNorm's mean stays free.
-        activations: hold the slopes f(x)/x of functions with f(0) = 0. Others, such as the decay of a recurrent state, are
-            held as a whole if this or `norms` is true.
+        activations: hold the slopes f(x)/x of functions with f(0) = 0. Others, such as the decay of a recurrent state,
+            are held as a whole if this or `norms` is true.
         temperature: T of the softmax whose derivative s_T ⊙ (g − ⟨g, s_T⟩) attention has, without the factor 1/T.
 
     Raises:
