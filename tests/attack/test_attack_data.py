@@ -242,7 +242,10 @@ SMALL_FILES = [write_repeated_text, *([write_compressed_texts, write_repeated_pr
 @pytest.mark.parametrize("write", SMALL_FILES)
 def test_five_rows_of_a_small_file_that_holds_gigabytes_take_little_memory(write, tmp_path):
     file = tmp_path / "small.parquet"
-    with record_outcomes("small files of gigabytes", write.__name__) as counts, forge() as process:
+    with (
+        record_outcomes("small files of gigabytes", write.__name__[6:].replace("_", " ")) as counts,
+        forge() as process,
+    ):
         write(file)
         assert file.stat().st_size < 2 << 20
         process.start(take_five_rows, file)
