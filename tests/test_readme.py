@@ -9,6 +9,7 @@ import shutil
 from importlib.util import find_spec
 
 import pytest
+from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification, BertModel
 
 import expound
 import families
@@ -52,6 +53,27 @@ def test_the_first_page_runs_as_it_stands(folder):
     (folder / "explained.html").unlink()
     run(ROOT / "docs" / "index.md", folder)
     assert (folder / "explained.html").is_file()
+
+
+def test_the_skill_for_assistants_runs_as_it_stands(folder):
+    shutil.rmtree(folder / "comparison")
+    run(ROOT / "SKILL.md", folder)
+    assert (folder / "comparison" / "report.html").is_file()
+
+
+def test_the_page_on_other_tasks_runs_as_it_stands(tmp_path):
+    tags = {"num_labels": 3, "id2label": {0: "O", 1: "B-PER", 2: "B-LOC"}}
+    heads = {
+        "my-tagger": (BertForTokenClassification, tags),
+        "my-topics": (BertForSequenceClassification, {"num_labels": 3, "problem_type": "multi_label_classification"}),
+        "my-encoder": (BertModel, {}),
+    }
+    for name, (head, settings) in heads.items():
+        config = BertConfig(**{**families.tiny("bert").config.to_diff_dict(), **settings})
+        head(config).save_pretrained(tmp_path / name)
+        families.tokenizer("bert").save_pretrained(tmp_path / name)
+    run(ROOT / "docs" / "tasks.md", tmp_path)
+    assert "loaf" in (tmp_path / "similar.html").read_text(encoding="utf-8")
 
 
 def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):

@@ -17,6 +17,7 @@ import links
 import llms
 import notebooks
 import parts
+import performance
 import reference
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
@@ -52,6 +53,7 @@ def generate_pages() -> Iterator[tuple[str, str]]:
     yield from parts.pages(pictures)
     yield from commands.pages()
     yield from reference.pages()
+    yield "performance.md", performance.page()
     yield "pictures/rooms.svg", drawing.draw_rooms()
     for report in sorted((OUTPUT / "gallery").glob("*.html")):
         yield f"gallery/{report.name}", report.read_text(encoding="utf-8")
@@ -106,17 +108,19 @@ def on_config(config: Any) -> Any:
         {file.stem.partition("_")[2]: [f"reference/{file.name}", *pages_under(f"reference/{file.stem}")]}
         for file in sorted((ROOT / "docs" / "reference").glob("*.md"))
     ]
+    titles = {kind.folder: kind.title for kind in parts.KINDS}
+    trained = [{titles[folder]: pages_under(folder)} for folder in ("recipes", "objectives")]
+    data = ["data.md", "tasks.md", {titles["datasets"]: pages_under("datasets")}]
     files = sorted((PAPERS / "results").glob("*.md"))
     results = [f"results/{file.name}" for file in files if file.stem != "index"]
     config.nav = [
-        {"Start": ["index.md", "report.md", "data.md", "serving.md", "people/index.md"]},
-        {"Your training": ["your_training.md", "citation_use.md"]},
-        {"Concepts": pages_under("concepts")},
-        {"Choose": ["choose.md", "limits.md", "precision.md", "reliability.md"]},
-        {"Tutorials": pages_under("tutorials")},
-        {"Parts": [{kind.title: pages_under(kind.folder)} for kind in parts.KINDS]},
+        {"Start": ["index.md", "report.md", *data, "serving.md", "people/index.md", "gallery.md"]},
+        {"Choose": ["choose.md", "limits.md", "performance.md", "precision.md", "reliability.md"]},
+        {"Tutorials": [*pages_under("tutorials"), {"Concepts": pages_under("concepts")}]},
+        {"Methods": pages_under("methods")},
+        {"Metrics": pages_under("metrics")},
+        {"Training": ["your_training.md", "citation_use.md", *trained]},
         {"Papers": [{"Results": ["results/index.md", *results]}, "papers.md", *pages_under("studies")]},
-        {"Gallery": ["gallery.md"]},
         {"Reference": [*packages, {"Command line": sorted(pages_under("cli"))}]},
         {"Contribute": [*pages_under("contribute"), "architecture.md"]},
     ]

@@ -151,5 +151,6 @@ def _read_sources(options: Sequence[str]) -> dict[str, str]:
         name = given_name or file.stem
         if name in sources:
             raise ExpoundError(f"--source: two sources are called {name!r}: name them with NAME=FILE")
-        sources[name] = read_text(file, "--source: ")
+        # The line break at a file's end is no part of the document: Python and this command explain the same prompt.
+        sources[name] = read_text(file, "--source: ").rstrip("\n")
     return sources
