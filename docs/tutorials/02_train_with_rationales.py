@@ -53,7 +53,8 @@ after = expound.compare(guided, examples, methods, metrics)
 after.difference(before).round(3)
 
 # %% [markdown]
-# A row with p ≤ .05 is a change that chance does not explain; the other rows show no proven change. Agreement with
+# A row with p ≤ .05 is unlikely from the choice of texts alone (seeds are not tested); the other rows show no proven
+# change. Agreement with
 # people is not faithfulness, so look at both metrics. On real data at our scale, guidance raised AUC but did not make
 # models more accurate out of domain ([results](../results/er.md)).
 #

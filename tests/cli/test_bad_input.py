@@ -144,7 +144,7 @@ def test_explain_says_what_a_score_is_and_takes_quiet(model, capsys, monkeypatch
     shown = capsys.readouterr()
     assert "words without a score have less than 6% of the strongest" in shown.err
     heads = [line.rpartition(" · ")[2] for line in shown.out.splitlines() if " · explains " in line]
-    told = ["drawn by chance", "fall of the log-probability without it", "slope of the logit"]
+    told = ["drawn by chance", "drop in log-probability when removed", "slope of the logit"]
     assert heads == [f"scores: {each}" for each in told]
     assert main([*asked, "-q"]) == 0
     quiet = capsys.readouterr()

@@ -76,6 +76,7 @@ def test_quadrature_rules_equal_captum_on_tiny_models(family, rule):
         theirs = captum.attr.IntegratedGradients(make_forward(model, batch)).attribute(
             model.embed(batch).detach(), model.embed_reference(batch).detach(), target, n_steps=8, method=rule
         )
+    # captum's n points of the trapezoid rule weigh 1/n, the ends half of that, so that the weights sum to (n - 1)/n.
     captum_weights = 7 / 8 if rule == "riemann_trapezoid" else 1
     ours = explainer("integrated_gradients", n_steps=8, rule=rule).attribute(model, batch, target)
     assert_scores_close(ours, theirs / captum_weights, batch, 1e-7)

@@ -126,13 +126,14 @@ def test_log_odds_stay_finite_at_probability_one():
     torch.testing.assert_close(contrast[0], 2 * torch.tensor(3.0).log().double())
 
 
-def test_regressions_sentences_and_refusals():
+def test_sentences_of_a_regression_have_one_score_each_and_wrong_values_are_refused():
     model = small("bert", num_labels=1)
     batch = model.encode(["One is here. Two is there. Three is gone."])
     scores = explainer("context_cite?unit=sentence&n_samples=8&alpha=1e-6").attribute(model, batch)
     unit = number_units(batch, "sentence")[0]
     assert int(unit.max()) == 2
     assert all(len(scores[0, unit == number].unique()) == 1 for number in range(3))
+    assert len(scores[0, unit >= 0].unique()) == 3
     for spec in ("n_samples=1", "keep_probability=1", "alpha=0", "seed=-1"):
         with pytest.raises(ExpoundError, match="context_cite needs"):
             explainer(f"context_cite?{spec}")

@@ -195,9 +195,9 @@ def test_cost_on_the_card_equals_the_number_of_passes():
 @pytest.mark.parametrize(
     ("name", "asked", "said"),
     [
-        ("occlusion", ("classification",), "fall of the probability without it"),
-        ("occlusion", ("generation",), "fall of the log-probability without it"),
-        ("occlusion", ("classification", "log_prob"), "fall of the log-probability without it"),
+        ("occlusion", ("classification",), "drop in probability when removed"),
+        ("occlusion", ("generation",), "drop in log-probability when removed"),
+        ("occlusion", ("classification", "log_prob"), "drop in log-probability when removed"),
         ("gim", ("regression",), "part of the value"),
         ("context_cite", ("classification",), "weight in a linear model of the log-odds"),
         ("context_cite", ("classification", "prob"), "weight in a linear model of the probability"),

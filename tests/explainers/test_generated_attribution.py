@@ -277,7 +277,7 @@ def test_saved_attributions_are_loaded_unchanged(tmp_path):
         explanation(scores=[[1.0, 2.0]])
 
 
-def test_the_page_carries_what_its_script_needs(tmp_path):
+def test_html_has_levels_rows_units_and_escapes(tmp_path):
     bad = explanation(units=("<b>", "two", "three"))
     page = Explanations([bad]).to_html(tmp_path / "page.html")
     assert page == (tmp_path / "page.html").read_text()

@@ -23,7 +23,7 @@ def test_the_readout_is_found_by_the_gradient(family, expected):
     assert find_readout(model, model.encode(examples(family, 2))) == expected
 
 
-def test_the_readout_of_a_mean_and_of_a_causal_model_that_does_not_say_so():
+def test_readouts_are_found_by_behavior_not_by_configuration():
     model = small("modernbert", classifier_pooling="mean")
     assert find_readout(model, model.encode(["a small town and its river"])) == "all"
     assert find_readout(*load_model("doge")) == "last"

@@ -117,7 +117,7 @@ def test_units_are_sums_or_removed_as_one_and_foils_differences(method):
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
-def test_sums_over_sources_forward_are_those_backward(family):
+def test_forward_mode_source_sums_equal_backward_mode(family):
     model = two_sided(family)
     batch = model.batch(PROMPTS[0], RESPONSES[1])
     parts = (torch.arange(batch.length) // 3 == torch.arange(3)[:, None])[:, None]

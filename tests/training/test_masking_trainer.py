@@ -300,7 +300,7 @@ def test_decoders_are_explained_at_twice_the_rate():
     assert expound.recipe("aml", preset="paper").arguments == {}
 
 
-def test_another_figure_that_chooses_is_better_in_its_own_direction():
+def test_best_model_metric_sets_greater_is_better():
     judges = [expound.metric("aopc_comprehensiveness"), expound.metric("sufficiency")]
     for best, higher in (("aopc_comprehensiveness", True), ("sufficiency", False), ("mask_sparsity", False)):
         options = RunOptions(arguments=QUICK | {"metric_for_best_model": best})

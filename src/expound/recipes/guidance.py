@@ -41,10 +41,10 @@ SHARED_FIELDS: Mapping[str, Any] = {
 }
 """Fields of a recipe that are the same for all variants."""
 DEPARTURES = (
-    "Any encoder or decoder with a classification head, without its dropout, and in BigBird's the paper's tanh.",
+    "Works with any classification head; its dropout is off, and BigBird's head uses tanh, as in the paper.",
     "Guided attention is taken before its dropout; the authors' code takes it after.",
     "Word embeddings enter the model once; the authors' code adds positions and normalizes twice.",
-    "Batches are of like length; a dev figure is the mean over the whole split, not over batch means.",
+    "Batches group texts of similar length; a dev figure is the mean over the whole split, not over batch means.",
     "An L2 norm of zero counts as 1e-12.",
 )
 

@@ -30,8 +30,8 @@ def rrr(
     """Keep the answer from reacting to words outside of human rationales (right for the right reasons).
 
     The squared gradient of the log-probabilities at the embeddings of unmarked words is added to the cross-entropy. The
-    epoch with the lowest sum on dev is kept; five epochs without improvement end the run. Compare with --weight 0
-    (--control does it). A high weight makes the model unsure: --search weight=0.1,1,10 finds one.
+    checkpoint with the lowest total dev loss is kept; five epochs without improvement end the run. Compare with
+    --weight 0 (--control does it). A high weight makes the model unsure: --search weight=0.1,1,10 finds one.
 
     Example: expound train rrr --control --model bert-base-uncased --data sst:data/sst --output-dir runs/rrr
     """

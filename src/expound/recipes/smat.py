@@ -45,7 +45,7 @@ STUDENT_ARGUMENTS: dict[str, Any] = {
 DEPARTURES = (
     "Logits are pooled by the model's own head, without a scalar mix of all layers.",
     "At most 100 epochs; the paper has no cap.",
-    "Batches are of like length, and padded to their longest text only.",
+    "Batches group texts of similar length, and are padded to their longest text only.",
     "Gradients of static methods are taken at word embeddings, before positions are added.",
     "The student's dropout is the model's own, after the softmax; its explainer sees clean logits.",
     "Integrated gradients have 10 points of this library's quadrature; the authors' are off by a factor.",

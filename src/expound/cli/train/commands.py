@@ -33,7 +33,7 @@ SEARCH = Annotated[
         "--search",
         metavar="NAME=V,V",
         help="Train once for each of these values of an option above, in OUTPUT-DIR/search, and copy the best run to "
-        "OUTPUT-DIR: by the metric that the method exists for on dev, with accuracy at most .01 below the best. "
+        "OUTPUT-DIR: by the recipe's target metric on dev, with accuracy at most .01 below the best. "
         "Repeatable: all combinations.",
     ),
 ]

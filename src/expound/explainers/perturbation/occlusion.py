@@ -32,7 +32,7 @@ class Occlusion(OutputExplainer):
     perturbation: RemovalMethod = "mask"
     card: ClassVar = MethodCard(
         name="occlusion", family="perturbation", signed=True, cost="(words + 1) F", paper="Zeiler and Fergus 2014",
-        unit="fall of the {output} without it",
+        unit="drop in {output} when removed",
         equation=r"s_i = p_c(x) - p_c(x \setminus i)",
         use="Use it beside any other method: it needs only the model's answers, and everybody understands it.",
         avoid="Do not use it when several words say the same (removing one of them changes nothing), or for long "
