@@ -110,18 +110,18 @@ def on_config(config: Any) -> Any:
     ]
     titles = {kind.folder: kind.title for kind in parts.KINDS}
     trained = [{titles[folder]: pages_under(folder)} for folder in ("recipes", "objectives")]
-    data = ["data.md", "tasks.md", {titles["datasets"]: pages_under("datasets")}]
+    datasets = {titles["datasets"]: pages_under("datasets")}
     files = sorted((PAPERS / "results").glob("*.md"))
     results = [f"results/{file.name}" for file in files if file.stem != "index"]
     config.nav = [
-        {"Start": ["index.md", "report.md", *data, "serving.md", "people/index.md", "gallery.md"]},
+        {"Start": ["index.md", "report.md", "data.md", "tasks.md", "serving.md", "people/index.md", "gallery.md"]},
         {"Choose": ["choose.md", "limits.md", "performance.md", "precision.md", "reliability.md"]},
         {"Tutorials": [*pages_under("tutorials"), {"Concepts": pages_under("concepts")}]},
         {"Methods": pages_under("methods")},
         {"Metrics": pages_under("metrics")},
         {"Training": ["your_training.md", "citation_use.md", *trained]},
         {"Papers": [{"Results": ["results/index.md", *results]}, "papers.md", *pages_under("studies")]},
-        {"Reference": [*packages, {"Command line": sorted(pages_under("cli"))}]},
+        {"Reference": [*packages, datasets, {"Command line": sorted(pages_under("cli"))}]},
         {"Contribute": [*pages_under("contribute"), "architecture.md"]},
     ]
     return config
