@@ -269,7 +269,7 @@ def flash_hops(run: Run, span: Tensor, reasoning: Tensor, hops: int) -> Tensor:
 
 
 def lasso(masks: Tensor, values: Tensor, alpha: float) -> tuple[Tensor, float]:
-    """Weights and intercept of (1/2M) ‖y − Zw − b‖² + α ‖w‖₁ on standardised masks, taken back, by coordinates."""
+    """Weights and intercept of (1/2M) ‖y − Zw − b‖² + α ‖w‖₁ on standardized masks, taken back, by coordinates."""
     masks = masks.double()
     mean, deviation = masks.mean(0), masks.std(0, correction=0)
     deviation = torch.where(deviation == 0, 1.0, deviation)

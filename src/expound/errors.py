@@ -22,10 +22,33 @@ class Stopped(ExpoundError):  # noqa: N818  # no error: a signal asked for it
         self.signal = signal
 
 
+OTHER_NAMES = {
+    "perturbation": "how reference baseline masking removal",
+    "unit": "granularity level",
+    "n_samples": "n_masks masks draws ablations samples n_perturbations",
+    "fractions": "budgets bins",
+    "fraction": "ratio share fractions",
+    "k": "fraction top_k",
+    "explainer": "guide citation learner method",
+    "interval": "every meta_interval",
+    "n_steps": "points steps",
+    "stdevs": "noise deviation sigma stdev",
+    "special_tokens": "specials",
+    "keep_probability": "keep",
+    "head_lr_multiplier": "head_rate",
+    "lora_rank": "rank",
+    "aggregate": "aggregation",
+    "distance": "score",
+    "segment": "side",
+    "batch_fraction": "share",
+}
+"""What other parts or libraries call a parameter, for the suggestion in an error."""
+
+
 def unknown(what: str, name: str, valid: Iterable[str]) -> ExpoundError:
     """Return the error for an unknown name, which lists the valid names and suggests the closest one."""
     names = sorted(valid)
-    close = get_close_matches(name, names, n=1)
+    close = [each for each in names if name in OTHER_NAMES.get(each, "").split()] or get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return ExpoundError(f"unknown {what} {name!r}.{hint} Valid choices: {', '.join(names)}")
 

@@ -32,7 +32,7 @@ def assert_golden(mine, expected, **tolerance):
     [
         (Alti(), "up_to", "alti"),
         (Alti(), "each", "alti_layers"),
-        (Alti(distance=2), "up_to", "alti_l2"),
+        (Alti(p=2), "up_to", "alti_l2"),
         (GlobEnc(), "up_to", "globenc"),
         (GlobEnc(), "each", "globenc_nenc_layers"),
         (GlobEnc(), "each", "globenc_via_decompx_nenc_layers"),
@@ -239,4 +239,4 @@ def test_unknown_parameters_name_the_known_ones():
     with pytest.raises(ExpoundError, match="each, up_to"):
         GlobEnc(layers="all").attribute(model, batch, TARGET)
     with pytest.raises(ExpoundError, match="1, 2"):
-        Alti(distance=3).attribute(model, batch, TARGET)
+        Alti(p=3).attribute(model, batch, TARGET)

@@ -124,7 +124,7 @@ def test_contributions_sum_to_the_logit_with_both_gate_rules(family, gate):
     decomposable.zero_biases(model)
     batch = decomposable.batch(model)
     with torch.no_grad():
-        explanation = DecompXLinear(gate=gate).explain(model, batch, TARGET)
+        explanation = DecompXLinear(gate_rule=gate).explain(model, batch, TARGET)
         score = model.task.score(model(batch).logits, TARGET)
     torch.testing.assert_close(explanation.scores.sum(1), score, rtol=0, atol=1e-10)
 
@@ -133,7 +133,7 @@ def test_the_rules_for_gates_differ():
     model = decomposable.shared_model("llama")
     batch = decomposable.batch(model)
     with torch.no_grad():
-        one, two = (DecompXLinear(gate=gate).attribute(model, batch, TARGET) for gate in ("value", "both"))
+        one, two = (DecompXLinear(gate_rule=gate).attribute(model, batch, TARGET) for gate in ("value", "both"))
     assert (one - two).abs().max() > 1e-3
 
 
@@ -159,7 +159,7 @@ def test_score_derivatives_equal_finite_differences(family, start, gate):
     """Along a random direction in the space of all weights, against a central difference."""
     model = decomposable.model(family)
     batch = decomposable.batch(model)
-    method = DecompXLinear(start=start, gate=gate)
+    method = DecompXLinear(start=start, gate_rule=gate)
     weights = torch.randn(batch.attended.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def loss():

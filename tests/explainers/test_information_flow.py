@@ -138,7 +138,7 @@ def test_all_parts_by_hand(family):
 def test_rollouts_sum_to_one(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
-    for spec in ("information_flow", "information_flow?threshold=0.02"):
+    for spec in ("information_flow", "information_flow?min_share=0.02"):
         scores = explainer(spec).explain(model, batch, TARGET, special_tokens=True).scores
         torch.testing.assert_close(scores.sum(1), torch.ones(len(batch), dtype=torch.float64), **TIGHT)
 
@@ -146,7 +146,7 @@ def test_rollouts_sum_to_one(family):
 @torch.no_grad()
 def test_a_threshold_above_all_shares_leaves_zero():
     model = decomposable.shared_model("bert")
-    scores = explainer("information_flow?threshold=0.99").attribute(model, decomposable.batch(model), TARGET)
+    scores = explainer("information_flow?min_share=0.99").attribute(model, decomposable.batch(model), TARGET)
     assert not scores.any()
 
 
@@ -194,7 +194,7 @@ def test_hops_lead_through_the_response_before_the_span(model, batch):
     ("spec", "message"),
     [
         ("information_flow?form=paths", "rollout, routes"),
-        ("information_flow?threshold=1.5", "from 0 to 1"),
+        ("information_flow?min_share=1.5", "from 0 to 1"),
         ("flash_trace?hops=-1", "at least 0"),
         ("flash_trace?sinks=all", "own, predicting"),
     ],

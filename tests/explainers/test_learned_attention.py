@@ -375,9 +375,9 @@ def test_gradients_are_those_of_finite_differences(variant):
 @pytest.mark.parametrize(
     ("switch", "names"),
     [
-        ("features", {"query_features", "key_features"}),
-        ("heads", {"head_coefficients"}),
-        ("layers", {"layer_coefficients"}),
+        ("learn_features", {"query_features", "key_features"}),
+        ("learn_heads", {"head_coefficients"}),
+        ("learn_layers", {"layer_coefficients"}),
     ],
 )
 @torch.no_grad()
@@ -466,7 +466,7 @@ def test_wrong_choices(options, message):
     with pytest.raises(ExpoundError, match=message):
         InterpretableAttention(**({"n_layers": 2, "n_heads": 4, "head_dim": 8} | options))
     with pytest.raises(ExpoundError, match="all, last"):
-        ParameterizedAttention(2, 4, layers="first")
+        ParameterizedAttention(2, 4, used_layers="first")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

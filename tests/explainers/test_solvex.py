@@ -10,7 +10,7 @@ import torch
 import expound
 from expound.errors import ExpoundError
 from expound.explainers.perturbation import solvex
-from expound.explainers.perturbation.solvex import SearchObjective, _shift_ranks
+from expound.explainers.perturbation.solvex import SearchCriterion, _shift_ranks
 from expound.explainers.units import number_units
 from families import SENTENCES, processor, tiny
 
@@ -56,14 +56,14 @@ def scores_of(model, text, **params):
     return np.array([float(scores[unit == i].sum()) for i in range(int(unit.max()) + 1)])
 
 
-@pytest.mark.parametrize("objective", get_args(SearchObjective))
+@pytest.mark.parametrize("objective", get_args(SearchCriterion))
 @pytest.mark.parametrize("text", ["a moving film about rain", "the plot is dull , but"])
 def test_an_unlimited_beam_finds_the_best_of_all_orders(model, objective, text):
     perturbation = "mask" if objective == "log_odds" else "remove"
     count, p = probabilities(model, model.encode([text]), perturbation)
     worths = {order: worth(order, count, p, objective) for order in permutations(range(count))}
     best = max(worths.values())
-    found = scores_of(model, text, objective=objective, beam=10_000)
+    found = scores_of(model, text, criterion=objective, beam=10_000)
     order = tuple(np.argsort(-found))
     assert worths[order] == pytest.approx(best, abs=1e-5)
     assert best > np.median(list(worths.values())) + 1e-4
@@ -77,7 +77,7 @@ def test_a_wider_beam_is_no_worse_and_a_beam_of_one_is_greedy(model):
     count, p = probabilities(model, model.encode([text]), "remove")
     worths = []
     for beam in (1, 4, 64):
-        order = tuple(np.argsort(-scores_of(model, text, objective="comprehensiveness", beam=beam)))
+        order = tuple(np.argsort(-scores_of(model, text, criterion="comprehensiveness", beam=beam)))
         worths.append(worth(order, count, p, "comprehensiveness"))
     assert worths == sorted(worths)
     taken: list[int] = []
@@ -85,7 +85,7 @@ def test_a_wider_beam_is_no_worse_and_a_beam_of_one_is_greedy(model):
     while len(taken) < count:
         rest = [i for i in range(count) if i not in taken]
         taken.append(min(rest, key=lambda i: p[everyone - {*taken, i}]))
-    greedy = np.argsort(-scores_of(model, text, objective="comprehensiveness", beam=1))
+    greedy = np.argsort(-scores_of(model, text, criterion="comprehensiveness", beam=1))
     assert greedy.tolist() == taken
 
 
@@ -110,10 +110,10 @@ def test_bad_choices_are_errors(model):
     with pytest.raises(ExpoundError, match="beam of at least 1, got 0"):
         expound.explainer("solvex", beam=0).attribute(model, batch)
     with pytest.raises(ExpoundError, match="Did you mean 'sufficiency'"):
-        expound.explainer("solvex", objective="suficiency").attribute(model, batch)
+        expound.explainer("solvex", criterion="suficiency").attribute(model, batch)
     regression = expound.load(tiny("bert", num_labels=1), processor("bert"))
     with pytest.raises(ExpoundError, match="a regression has none"):
-        expound.explainer("solvex", objective="log_odds").attribute(regression, batch)
+        expound.explainer("solvex", criterion="log_odds").attribute(regression, batch)
 
 
 def test_ranks_stay_distinct_in_half_precision(monkeypatch):
@@ -123,7 +123,7 @@ def test_ranks_stay_distinct_in_half_precision(monkeypatch):
         solvex, "coalition_values", lambda m, b, t, present, unit, perturbation: present.double() @ weights
     )
     batch = expound.Batch.from_ids(torch.full((1, 300), 7))
-    method = expound.explainer("solvex", beam=1, objective="comprehensiveness")
+    method = expound.explainer("solvex", beam=1, criterion="comprehensiveness")
     scores = method.attribute(model, batch, torch.tensor([0]))[0]
     assert scores.argsort().tolist() == list(range(300))
     assert len(scores.unique()) == 300

@@ -36,7 +36,13 @@ def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, 
     batch = model.encode(families.SENTENCES[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
     fidelity = metric(
-        "f_fidelity", copy=copy, alpha=1.0, beta=1.0, n_samples=1, fractions=(0.25, 0.5), perturbation=perturbation
+        "f_fidelity",
+        copy=copy,
+        removed_fraction=1.0,
+        max_fraction=1.0,
+        n_samples=1,
+        fractions=(0.25, 0.5),
+        perturbation=perturbation,
     )
     got = fidelity.evaluate(model, batch, scores)["f_fidelity"]
     unit = number_units(batch, "word")
@@ -55,7 +61,9 @@ def test_f_fidelity_without_sampling_equals_comprehensiveness_of_the_copy(copy, 
 def test_at_most_alpha_of_the_top_and_beta_of_all_units_are_removed(copy):
     model = model_of("bert")
     batch = model.encode(families.SENTENCES[:3])
-    judge = metric("f_fidelity", copy=copy, fractions=(0.2, 0.4, 1.0), alpha=0.5, beta=0.25, n_samples=6)
+    judge = metric(
+        "f_fidelity", copy=copy, fractions=(0.2, 0.4, 1.0), removed_fraction=0.5, max_fraction=0.25, n_samples=6
+    )
     ordered = judge.order_units(batch, attribution_for(batch))
     taken = judge.draw_removed(batch, ordered).unflatten(0, (3, 6))
     for row, count in enumerate(ordered.counts.tolist()):

@@ -37,7 +37,7 @@ def term(explained, batch, objective):
     return TrainingModule(explained, [objective]).train()(batch, StepContext())["terms"][0]
 
 
-def integrate_gradients(hugging, ids, label, aggregation):
+def integrate_gradients(hugging, ids, label, aggregate):
     """Return integrated gradients of one text along a straight line from zeros, point by point."""
     nodes, weights = np.polynomial.legendre.leggauss(3)
     end = hugging.get_input_embeddings()(ids).detach()
@@ -47,14 +47,14 @@ def integrate_gradients(hugging, ids, label, aggregation):
         (slope,) = torch.autograd.grad(hugging(inputs_embeds=at).logits[0, label], at)
         total += weight * slope
     parts = (total * end)[0]
-    return parts.norm(dim=-1) if aggregation == "l2" else parts.mean(-1).abs()
+    return parts.norm(dim=-1) if aggregate == "l2" else parts.mean(-1).abs()
 
 
-def reference(explained, one, aggregation, direction, ratio):
+def reference(explained, one, aggregate, direction, ratio):
     """Return the term of one unpadded example from transformers' own attention; the teacher is a constant."""
     hugging, ids = explained.model, one.inputs["input_ids"]
     inside = one.content[0].nonzero().flatten()
-    scores = integrate_gradients(hugging, ids, int(one.labels[0]), aggregation)[inside]
+    scores = integrate_gradients(hugging, ids, int(one.labels[0]), aggregate)[inside]
     shares = scores / scores.sum()
     changed = ids.clone()
     count = max(1, math.ceil(ratio * len(inside)))
@@ -69,15 +69,15 @@ def reference(explained, one, aggregation, direction, ratio):
     return sum((p * (p / q).log()).sum() for p, q in pairs)
 
 
-@pytest.mark.parametrize("aggregation", ["l2", "mean"])
+@pytest.mark.parametrize("aggregate", ["l2", "mean"])
 @pytest.mark.parametrize("direction", ["attention", "teacher"])
-def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregation, direction):
+def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregate, direction):
     explained = model()
     batch = make_labeled_batch(explained)
-    objective = ExplanationGuidedLoss(expound.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
+    objective = ExplanationGuidedLoss(expound.explainer(INTEGRATED), 0.3, aggregate=aggregate, direction=direction)
     found = term(explained, batch, objective)
     ones = [batch.select([row]).trim_padding()[0] for row in range(len(batch))]
-    expected = torch.stack([reference(explained, one, aggregation, direction, 0.3) for one in ones]).mean()
+    expected = torch.stack([reference(explained, one, aggregate, direction, 0.3) for one in ones]).mean()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     weights = [explained.embedding.weight, explained.model.bert.encoder.layer[1].attention.self.query.weight]
     for one, other in zip(torch.autograd.grad(found, weights), torch.autograd.grad(expected, weights), strict=True):
@@ -86,12 +86,12 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
 
 
 @pytest.mark.filterwarnings("ignore:Setting forward, backward hooks:UserWarning")
-@pytest.mark.parametrize("aggregation", ["l2", "mean"])
-def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregation):
+@pytest.mark.parametrize("aggregate", ["l2", "mean"])
+def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregate):
     explained = model()
     one = make_labeled_batch(explained, 1)
     teacher = expound.explainer("deep_lift?baselines=zero&rule=captum")
-    found = compute_importance(teacher, explained, one, one.labels, aggregation)
+    found = compute_importance(teacher, explained, one, one.labels, aggregate)
     explained.eval()
 
     class Alone(torch.nn.Module):
@@ -104,7 +104,7 @@ def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregat
 
     at = explained.model.get_input_embeddings()(one.inputs["input_ids"]).detach().requires_grad_()
     parts = captum.attr.DeepLift(Alone()).attribute(at, torch.zeros_like(at), int(one.labels[0]))[0].detach()
-    expected = parts.norm(dim=-1) if aggregation == "l2" else parts.sum(-1).abs()
+    expected = parts.norm(dim=-1) if aggregate == "l2" else parts.sum(-1).abs()
     torch.testing.assert_close(found[0], expected.masked_fill(~one.content[0], 0.0), check_dtype=False)
 
 
@@ -153,7 +153,7 @@ def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
     batch = make_labeled_batch(explained)
     objective = ExplanationGuidedLoss(expound.explainer(teacher))
     found = [
-        compute_importance(objective.explainer, explained, batch, batch.labels, objective.aggregation_in_use)
+        compute_importance(objective.explainer, explained, batch, batch.labels, objective.aggregate_in_use)
         for _ in range(2)
     ]
     assert torch.equal(*found)
@@ -196,8 +196,8 @@ def test_pictures_have_no_words():
     ("arguments", "message"),
     [
         ({"mask_fraction": 15.0}, "mask fraction from 0 to 1"),
-        ({"aggregation": "sum"}, "unknown aggregation 'sum'"),
-        ({"explainer": "occlusion", "aggregation": "l2"}, "occlusion has one score a position"),
+        ({"aggregate": "sum"}, "unknown aggregate 'sum'"),
+        ({"explainer": "occlusion", "aggregate": "l2"}, "occlusion has one score a position"),
         ({"direction": "both"}, "unknown direction 'both'"),
     ],
 )

@@ -48,7 +48,7 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
         preset="paper",
         criteria="consistency, sufficiency,comprehensiveness",
         normalizer="softmax",
-        heads=False,
+        learn_heads=False,
         lr_multiplier=5.0,
     )
     assert recipe.arguments["learning_rate"] == 1e-4
@@ -56,7 +56,12 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
     assert [type(term) for term in terms] == [CrossEntropy, ComprehensivenessLoss, SufficiencyLoss, ConsistencyLoss]
     assert len({id(term.explainer) for term in terms[1:]}) == 1
     single = terms[1].explainer
-    assert (single.normalizer, single.mix, single.heads, single.features) == ("softmax", "coefs", False, True)
+    assert (single.normalizer, single.mix, single.learn_heads, single.learn_features) == (
+        "softmax",
+        "coefs",
+        False,
+        True,
+    )
     assert [term.lr_multiplier for term in terms[1:]] == [5.0] * 3
     assert (terms[1].margin, terms[2].margin, terms[2].form) == (1.0, 0.1, "margin")
     assert all(term.weight == 1 for term in terms)

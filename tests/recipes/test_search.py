@@ -99,7 +99,7 @@ def test_a_stopped_search_resumes_and_is_equal_to_an_unbroken_one(tmp_path):
 
 
 def test_recipes_without_a_metric_are_judged_by_the_figure_of_their_checkpoints(tmp_path):
-    search = {"weight": [0.1, 5]}
+    search = {"student_weight": [0.1, 5]}
     result = expound.train(
         "tiny", DATA, "smat", output_dir=tmp_path, search=search, args={"max_steps": 2, "use_cpu": True}
     )

@@ -178,7 +178,7 @@ def test_examples_match_the_models_modality(tmp_path):
 
 
 def test_a_learned_explainers_coefficients_are_shown_layer_by_layer(tmp_path):
-    learned = EXPLAINERS["parameterized_attention"].for_model(model(), layers="last")
+    learned = EXPLAINERS["parameterized_attention"].for_model(model(), used_layers="last")
     learned.coefficients.data[0, 0] = 3.0
     learned.save_pretrained(tmp_path / "learned")
     spec = f"parameterized_attention:{tmp_path}/learned"

@@ -97,7 +97,7 @@ def _parse_value(what: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return tuple(_parse_value(what, part, get_args(hint)[0]) for part in value.split(","))
     if get_origin(hint) is Literal:
-        check_choice(what, value, get_args(hint))
+        check_choice(f"value of {what}", value, get_args(hint))
         return value
     return _convert(what, value, hint)
 
@@ -118,7 +118,7 @@ def _convert(what: str, value: str, hint: Any) -> Any:
         return BOOLEANS[value.lower()]
     remaining = [option for option in types if option is not NoneType and option not in literals]
     if not remaining or (get_origin(remaining[0]) is tuple and not value[:1].isdigit()):
-        raise unknown(what, value, choices)
+        raise unknown(f"value of {what}", value, choices)
     if get_origin(remaining[0]) is tuple:
         return _parse_value(what, value, remaining[0])
     try:

@@ -261,17 +261,17 @@ class IouF1(TokenF1):
 
     Args:
         k: the number of first units, as for `token_f1`; also `fraction`.
-        threshold: the smallest share of the union.
+        min_iou: the smallest share of the union.
     """
 
-    threshold: float = 0.5
+    min_iou: float = 0.5
     card: ClassVar = MetricCard(
         name="iou_f1", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
         needs_rationale=True, label="IOU-F1",
         equation=r"2 \, |\{p : \max_t |p \cap t| / |p \cup t| \ge \tfrac{1}{2}\}| / (|P| + |T|)",
         computed="The k words with the largest scores (k: as many as were marked, unless it is given) and the marked "
         "words are cut into spans of neighboring words, P and T. A span of P counts if it shares at least half of "
-        "the union with a span of T (`threshold`). `Metric.evaluate` also returns `iou_precision`, the share of "
+        "the union with a span of T (`min_iou`). `Metric.evaluate` also returns `iou_precision`, the share of "
         "spans of P that count, and `iou_recall`, their number divided by that of T.",
         read="1: every selected span matches a marked one. The IOU-F1 of ERASER's scorer for a dataset is F1 of the "
         "mean precision and the mean recall. Undefined (NaN) if nothing, or everything, is marked.",
@@ -291,7 +291,7 @@ class IouF1(TokenF1):
             truths = find_runs(place in gold for place in range(width))
             selected[row], marked[row] = len(spans), len(truths)
             for span in spans:
-                hits[row] += any(_overlap(span, truth) >= self.threshold for truth in truths)
+                hits[row] += any(_overlap(span, truth) >= self.min_iou for truth in truths)
         recall = hits / marked.clamp(min=1)
         return {"iou_f1": 2 * hits / (selected + marked), "iou_precision": hits / selected, "iou_recall": recall}
 

@@ -42,7 +42,7 @@ class ExplanationGuidedLoss(LabeledObjective):
         explainer: the teacher, any explainer; it need not be differentiable.
         mask_fraction: from 0 to 1; of l content positions max(1, ⌈mask_fraction · l⌉) are masked.
         weight: λ4, the factor of the term in the total loss.
-        aggregation: of a position's embedding dimensions, `l2` (any explainer with an `aggregate`) or `mean` (see
+        aggregate: of a position's embedding dimensions, `l2` (any explainer with an `aggregate`) or `mean` (see
             `compute_importance`). Default: `l2` for integrated_gradients, input_x_gradient and deep_lift, as in the
             paper, else `mean`.
         direction: the first argument of KL, the `attention` (the paper's order) or the `teacher`.
@@ -57,7 +57,7 @@ class ExplanationGuidedLoss(LabeledObjective):
     explainer: Explainer = DEFAULT_TEACHER
     mask_fraction: float = 0.15
     weight: float = 0.01
-    aggregation: Aggregation | None = None
+    aggregate: Aggregation | None = None
     direction: Direction = "attention"
     batch_fraction: float = 1.0
     lifetime: int = 0
@@ -71,16 +71,16 @@ class ExplanationGuidedLoss(LabeledObjective):
     def __post_init__(self) -> None:
         if not 0 <= self.mask_fraction <= 1:
             raise ExpoundError(f"expected a mask fraction from 0 to 1, as 0.15 for 15 %, got {self.mask_fraction}")
-        check_choice("aggregation", self.aggregation_in_use, get_args(Aggregation))
-        set_aggregation(self.explainer, self.aggregation_in_use)
+        check_choice("aggregate", self.aggregate_in_use, get_args(Aggregation))
+        set_aggregation(self.explainer, self.aggregate_in_use)
         if self.lifetime < 0:
             raise ExpoundError(f"a teacher's answer is kept for at least 0 epochs, got {self.lifetime}")
         check_choice("direction", self.direction, get_args(Direction))
 
     @property
-    def aggregation_in_use(self) -> Aggregation:
+    def aggregate_in_use(self) -> Aggregation:
         """The given aggregation, or else the default for the explainer."""
-        return self.aggregation or default_aggregation(self.explainer)
+        return self.aggregate or default_aggregation(self.explainer)
 
     @property
     def capture(self) -> Capture:
@@ -91,7 +91,7 @@ class ExplanationGuidedLoss(LabeledObjective):
     def params(self) -> dict[str, Any]:
         """The parameters, with the aggregation in use and the teacher's parameters."""
         own = {name: value for name, value in super().params.items() if name != "memory"}
-        return own | {"explainer": describe_explainer(self.explainer), "aggregation": self.aggregation_in_use}
+        return own | {"explainer": describe_explainer(self.explainer), "aggregate": self.aggregate_in_use}
 
     @property
     def learned(self) -> TeacherMemory | None:
@@ -116,7 +116,7 @@ class ExplanationGuidedLoss(LabeledObjective):
         """Return the teacher's scores [B, L], computed now or taken from the memory."""
 
         def ask(batch: Batch, target: Tensor) -> Tensor:
-            return compute_importance(self.explainer, step.model, batch, target, self.aggregation_in_use)
+            return compute_importance(self.explainer, step.model, batch, target, self.aggregate_in_use)
 
         # evaluation shows the model as it is now, whatever training remembers
         if not self.lifetime or not step.context.training:

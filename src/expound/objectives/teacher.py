@@ -30,9 +30,9 @@ def default_aggregation(explainer: Explainer) -> Aggregation:
     return "mean"
 
 
-def set_aggregation(explainer: Explainer, aggregation: Aggregation) -> Explainer:
+def set_aggregation(explainer: Explainer, aggregate: Aggregation) -> Explainer:
     """Return the explainer with this aggregation. Raises ExpoundError for `l2` of an explainer without dimensions."""
-    if aggregation == "mean":
+    if aggregate == "mean":
         return explainer
     if not isinstance(explainer, DimensionwiseExplainer):
         raise ExpoundError(f"{explainer.name} has one score a position, no norm over dimensions: use 'mean'")
@@ -40,7 +40,7 @@ def set_aggregation(explainer: Explainer, aggregation: Aggregation) -> Explainer
 
 
 def compute_importance(
-    explainer: Explainer, model: ExplainedModel, batch: Batch, target: Tensor, aggregation: Aggregation
+    explainer: Explainer, model: ExplainedModel, batch: Batch, target: Tensor, aggregate: Aggregation
 ) -> Tensor:
     """Return importances [B, L], at least 0 and 0 outside content, computed without a graph and without dropout.
 
@@ -50,7 +50,7 @@ def compute_importance(
     Raises:
         ExpoundError: `l2` of an explainer that has one score per position.
     """
-    teacher = set_aggregation(explainer, aggregation)
+    teacher = set_aggregation(explainer, aggregate)
     with torch.no_grad(), model.evaluation_mode():
         target = model.resolve_target(batch, target)
         scores = teacher.compute(model.with_output(teacher.output), batch, [target])[0].scores.abs()

@@ -42,13 +42,13 @@ class CiteRecipe(Recipe):
     """The task's loss, ablation fidelity of the citations, and the divergence of answers from the original model's.
 
     `explainer`: the explainer's spec. `fidelity`: the objective that trains it. `kl_weight`: the weight of the
-    divergence. `alpha`: how often a calibrated lower bound may be violated.
+    divergence. `error_rate`: how often a calibrated lower bound may be violated.
     """
 
     explainer: str = "decompx_linear"
     fidelity: AblationFidelity
     kl_weight: float
-    alpha: float
+    error_rate: float
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the model, then choose the sparsity of citations and calibrate their lower bounds."""
@@ -74,8 +74,10 @@ class CiteRecipe(Recipe):
             return
         # the threshold is chosen on train and the bounds are calibrated on dev, as conformal prediction requires
         prompts = [measure_citations(model, citation, row, perturbation) for row in dev]
-        calibrated = replace(citation, lower_bound=calibrate_bounds(prompts, self.alpha))
-        calibrated.save_pretrained(result.output_dir, self.explainer, coverage=compute_coverage(prompts, self.alpha))
+        calibrated = replace(citation, lower_bound=calibrate_bounds(prompts, self.error_rate))
+        calibrated.save_pretrained(
+            result.output_dir, self.explainer, coverage=compute_coverage(prompts, self.error_rate)
+        )
 
     def _find_unit(self, data: Dataset) -> UnitName | None:
         return self.fidelity.unit or ("source" if "sources" in data.column_names else None)
@@ -110,7 +112,7 @@ def cite(
     ] = None,
     perturbation: Annotated[RemovalMethod, "What happens to a removed unit."] = "remove",
     keep_probability: Annotated[float, "Probability that a unit is kept."] = 0.5,
-    alpha: Annotated[float, "How often a lower bound may be violated.", {"min": 0.001, "max": 0.5}] = 0.1,
+    error_rate: Annotated[float, "How often a lower bound may be violated.", {"min": 0.001, "max": 0.5}] = 0.1,
     lora_rank: Annotated[int, "Rank of LoRA adapters; 0: train all weights.", {"min": 0}] = 0,
 ) -> Recipe:
     """Train a model so that a citation, made in one pass, predicts the effect of removing each source (or word).
@@ -135,6 +137,6 @@ def cite(
             interval=interval,
         ),
         kl_weight=kl_weight,
-        alpha=alpha,
+        error_rate=error_rate,
         lora_rank=lora_rank,
     )

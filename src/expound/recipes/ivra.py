@@ -161,9 +161,9 @@ def ivra(
     mix: Annotated[
         Mix | None, "Effect of coefficients. Default: literal, as in the equations; with softmax: coefs, on logits."
     ] = None,
-    features: Annotated[bool, "Learn coefficients of features."] = True,
-    heads: Annotated[bool, "Learn coefficients of heads."] = True,
-    layers: Annotated[bool, "Learn coefficients of layers."] = True,
+    learn_features: Annotated[bool, "Learn coefficients of features."] = True,
+    learn_heads: Annotated[bool, "Learn coefficients of heads."] = True,
+    learn_layers: Annotated[bool, "Learn coefficients of layers."] = True,
     special_tokens: Annotated[
         bool, "Special tokens are part of explanations, as all positions are in the paper."
     ] = True,
@@ -229,9 +229,9 @@ def ivra(
         attention={
             "normalizer": normalizer,
             "mix": mix,
-            "features": features,
-            "heads": heads,
-            "layers": layers,
+            "learn_features": learn_features,
+            "learn_heads": learn_heads,
+            "learn_layers": learn_layers,
             "special_tokens": special_tokens,
         },
         lr_multiplier=lr_multiplier,

@@ -46,7 +46,7 @@ def regex(
         "Explainer that attention follows; any id of `expound methods`. The paper: integrated_gradients.",
     ] = "decompx_linear",
     n_steps: Annotated[int, "Quadrature points of integrated_gradients; the paper uses 50."] = 8,
-    aggregation: Annotated[
+    aggregate: Annotated[
         Aggregation | None, "Aggregation of embedding dimensions. Default: l2 for the paper's teachers, else mean."
     ] = None,
     mask_fraction: Annotated[float, "Share of a text's tokens that is masked, the least important ones."] = 0.15,
@@ -86,7 +86,7 @@ def regex(
             make_teacher(explainer, n_steps),
             mask_fraction,
             guidance_weight,
-            aggregation,
+            aggregate,
             batch_fraction=batch_fraction,
             lifetime=lifetime,
         ),

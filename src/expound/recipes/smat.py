@@ -109,7 +109,7 @@ def smat(
         "Explainer of the teacher: learned, none, untrained, untrained_last, any id of `expound methods` (a learned"
         " method without a folder is the one in the teacher's folder), or the folder of a saved explainer.",
     ] = "learned",
-    weight: Annotated[
+    student_weight: Annotated[
         float | None, "β, weight of the explanations in the student's loss. Default: 5, for signed methods 0.2."
     ] = None,
     normalizer: Annotated[Normalizer, "Normalization of the heads' coefficients."] = "sparsemax",
@@ -149,7 +149,7 @@ def smat(
         teaching=partial(
             Teaching,
             explainer=_resolve_explainer(teacher if isinstance(teacher, str) else None, explainer),
-            weight=weight,
+            weight=student_weight,
             normalizer=normalizer,
             student_explainer=student_explainer,
             lookahead=lookahead,

@@ -92,19 +92,19 @@ def find_sentences(batch: Batch) -> Tensor:
     return torch.tensor(exchange.spans("sentences"), device=batch.device)[:, None]
 
 
-def calibrate_bounds(measurements: Sequence[CitationMeasurement], alpha: float) -> ConformalLowerBound:
+def calibrate_bounds(measurements: Sequence[CitationMeasurement], error_rate: float) -> ConformalLowerBound:
     """Return lower bounds of falls, calibrated on prompts that the model was not trained on."""
     scores, falls = [each.scores for each in measurements], [each.falls for each in measurements]
-    return ConformalLowerBound.calibrate(scores, falls, alpha)
+    return ConformalLowerBound.calibrate(scores, falls, error_rate)
 
 
-def compute_coverage(measurements: Sequence[CitationMeasurement], alpha: float) -> dict[str, Any]:
+def compute_coverage(measurements: Sequence[CitationMeasurement], error_rate: float) -> dict[str, Any]:
     """Return how often bounds hold, for all prompts and for each kind, see `summarize_bounds`."""
     # Two-fold cross-validation: each half is tested with bounds that are calibrated on the other.
     halves = (measurements[::2], measurements[1::2])
     tested = []
     for half, other in (halves, halves[::-1]):
-        bound = calibrate_bounds(other, alpha)
+        bound = calibrate_bounds(other, error_rate)
         tested += [(each, bound.lower_bounds(each.scores)) for each in half]
     coverage = {"all": summarize_bounds(tested)}
     for kind in sorted({each.kind for each in measurements} - {""}):

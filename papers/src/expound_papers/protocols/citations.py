@@ -39,7 +39,7 @@ def measure_drift(model: ExplainedModel, data: Dataset, *, original: str, n_samp
 
 
 def measure_promises(
-    model: ExplainedModel, data: Dataset, *, citation: str, calibration: Dataset, alpha: float = 0.1
+    model: ExplainedModel, data: Dataset, *, citation: str, calibration: Dataset, error_rate: float = 0.1
 ) -> dict[str, float]:
     """Measure how often the drops that citations guarantee are real (see `expound.explainers.learned.conformal`).
 
@@ -48,7 +48,7 @@ def measure_promises(
         data: prompts with sources and responses, not used in training.
         citation: the folder of that training run.
         calibration: other prompts, on which the bounds are calibrated.
-        alpha: the allowed share of wrong bounds.
+        error_rate: the allowed share of wrong bounds.
     """
     from expound.explainers.learned.trained_citation import TrainedCitation
     from expound.training.citations import calibrate_bounds, measure_citations, summarize_bounds
@@ -56,6 +56,6 @@ def measure_promises(
     cited = TrainedCitation.from_pretrained(citation)
     known = [measure_citations(model, cited, row, "remove") for row in calibration]
     asked = [measure_citations(model, cited, row, "remove") for row in data]
-    made = calibrate_bounds(known, alpha)
+    made = calibrate_bounds(known, error_rate)
     found = summarize_bounds([(each, made.lower_bounds(each.scores)) for each in asked])
     return {"promise_held": found["held"], "promise_share": found["promised"], "promise_prompts": found["bounded"]}

@@ -39,7 +39,7 @@ EXPLAINERS: dict[str, Any] = {
     "SIG": "sequential_integrated_gradients",
     "ALTI": "alti",
     "DCMP": "decompx_classifier",
-    "SLVX": "solvex?objective=comprehensiveness",
+    "SLVX": "solvex?criterion=comprehensiveness",
     "LIFT": "deep_lift",
     "GLOB": "globenc",
     "SHAP": "gradient_shap",
@@ -50,7 +50,7 @@ EXPLAINERS: dict[str, Any] = {
     "attention": "attention_last",
 }
 SMALL = {
-    "SLVX": "solvex?beam=1&objective=comprehensiveness",
+    "SLVX": "solvex?beam=1&criterion=comprehensiveness",
     "LIME": "lime?n_samples=50",
     "IG": "integrated_gradients?n_steps=20",
     "DXL": "decompx_linear",
@@ -425,7 +425,7 @@ def aml_table_5(study: Study) -> None:
     setup, metrics = Setup(study, test=20), choose(METRICS, "A-C")
     beams = (10,) if study.is_small else (10, 50, 100)
     explainers = choose(EXPLAINERS, "SIG", "DCMP")
-    explainers |= {f"SLVX-beamsize-{beam}": f"solvex?beam={beam}&objective=comprehensiveness" for beam in beams}
+    explainers |= {f"SLVX-beamsize-{beam}": f"solvex?beam={beam}&criterion=comprehensiveness" for beam in beams}
     corpora = [("", setup.trainings[0], setup.test)]
     if not study.is_small:
         setup.models = [Model("RoBERTa", "FacebookAI/roberta-base", max_length=512)]

@@ -120,8 +120,8 @@ def cite(study: Study) -> None:
         study.judge(name, of, questions, by, what, unit="source")
     study.judge("answers", [frozen, plain, trained, *runs.values()], data["questions"])
     study.judge("drift", [plain, trained], data["prompts"], protocol="drift", original=frozen)
-    for alpha, name in {0.1: "promises of .9", 0.2: "promises of .8"}.items():
-        how: dict[str, Any] = {"citation": trained, "calibration": data["calibration"], "alpha": alpha}
+    for error_rate, name in {0.1: "promises of .9", 0.2: "promises of .8"}.items():
+        how: dict[str, Any] = {"citation": trained, "calibration": data["calibration"], "error_rate": error_rate}
         study.judge(name, trained, data["new prompts"], protocol="promises", **how)
     fields: dict[str, Any] = {"rows": "recipe", "columns": "model", "decimals": 3}
     where: dict[str, Any] = {"judgement": "answers"}
@@ -303,7 +303,7 @@ def cite_language_model(study: Study) -> None:
         make_prompts("new prompts", "held-out", 500 if small else None),
         {"citation": trained, "calibration": calibration},
     )
-    study.judge("promises", trained, new, protocol="promises", alpha=0.1, **how)
+    study.judge("promises", trained, new, protocol="promises", error_rate=0.1, **how)
     order = [*fitted, *saved, *explainers]
     fields: dict[str, Any] = {"columns": "metric", "decimals": 3}
     caption, where = "Accuracy of answers, word for word, on 100 held-out questions", {"judgement": [*judged][:3]}

@@ -207,9 +207,9 @@ def ivra_table_1(study: Study) -> None:
     soft = setup.train("SIM softmax", "SIM", rate | {"special_tokens": False}, 96, normalizer="softmax")
     sparse = setup.train("SIM sparsemax", "SIM", rate | COEFS, 96)
     few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
-    usual: dict[str, Any] = {"weight": 1.0, "student_explainer": "interpretable_attention"}
+    usual: dict[str, Any] = {"student_weight": 1.0, "student_explainer": "interpretable_attention"}
     if study.is_small:
-        usual |= {"weight": 10.0, "normalizer": "softmax"}
+        usual |= {"student_weight": 10.0, "normalizer": "softmax"}
     for task in tasks:
         training = setup.make_training(f"{task}, students", task, "pool")
         arguments = few if study.is_small else {}
@@ -226,9 +226,9 @@ def ivra_table_1(study: Study) -> None:
 
         for name in ("No explanation", *POST_HOC):
             students.append(teach(name, fine, setup.explainers.get(name, "none")))
-        learned: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterized_attention"}
+        learned: dict[str, Any] = {"student_weight": 5.0, "student_explainer": "parameterized_attention"}
         if study.is_small:
-            learned |= {"weight": 10.0, "meta_learning_rate": 2e-3, "normalizer": "sparsemax"}
+            learned |= {"student_weight": 10.0, "meta_learning_rate": 2e-3, "normalizer": "sparsemax"}
         explainer = teach("SMaT, learned", fine, "learned", **learned).folder("teacher_explainer")
         students.append(teach("SMaT", fine, explainer))
         exam, place = setup.data[task], task.lower()
@@ -337,7 +337,7 @@ def ivra_table_6(study: Study) -> None:
     if study.is_small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 6, "per_device_train_batch_size": 16}
         learn |= {
-            "weight": 10.0,
+            "student_weight": 10.0,
             "student_explainer": "parameterized_attention",
             "meta_learning_rate": 2e-3,
             "arguments": few,

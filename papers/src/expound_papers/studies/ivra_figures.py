@@ -48,7 +48,7 @@ def ivra_fig_5(study: Study) -> None:
     runs, students = train_sets(setup, names), []
     setup.judge("{}", runs, ["IvRA"], THREE)
     for each in runs if not study.is_small else ():
-        how: dict[str, Any] = {"explainer": "interpretable_attention", "weight": 1.0, "student_size": 2000}
+        how: dict[str, Any] = {"explainer": "interpretable_attention", "student_weight": 1.0, "student_size": 2000}
         data = [*setup.trainings.values()]
         students.append(study.train(f"student of {each.name}", "smat", data, setup.model, teacher=each, **how))
         for task in TASKS:
@@ -83,7 +83,7 @@ def ivra_fig_6(study: Study) -> None:
     for criterion in IDS:
         for kind in ("feature", "head", "layer", "all"):
             names.setdefault(criterion, []).append(f"{criterion}, {kind}")
-            used: dict[str, Any] = {f"{each}s": kind in (each, "all") for each in ("feature", "head", "layer")}
+            used: dict[str, Any] = {f"learn_{each}s": kind in (each, "all") for each in ("feature", "head", "layer")}
             steps, small = 24, dict[str, Any](lr_multiplier=333 if criterion == "COMP" else 100)
             if criterion == "SIM":
                 small, steps = {"lr_multiplier": 167, **STUDENT}, 48

@@ -247,10 +247,10 @@ def ivra_simulatability(study: Study) -> None:
         arguments = setup.steps(400)
     sim = setup.train("SIM", "SIM", {"lr_multiplier": 167, **COEFS, **STUDENT}, arguments=arguments)
     training = setup.make_training("Students", "Sentiment", "pool")
-    usual: dict[str, Any] = {"weight": 1.0, "student_explainer": "interpretable_attention"}
+    usual: dict[str, Any] = {"student_weight": 1.0, "student_explainer": "interpretable_attention"}
     if small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 13, "per_device_train_batch_size": 16}
-        usual |= {"weight": 10.0, "normalizer": "softmax", "arguments": few}
+        usual |= {"student_weight": 10.0, "normalizer": "softmax", "arguments": few}
 
     def teach(name: str, teacher: Runs, spec: Any, **how: Any) -> Runs:
         given = usual | {"teacher": teacher, "explainer": spec} | how
@@ -264,7 +264,7 @@ def ivra_simulatability(study: Study) -> None:
     of_control = teach("Control, untrained coefficients", control, untrained)
     of_sim = teach("IvRA", sim, "interpretable_attention")
     if not small:
-        how: dict[str, Any] = {"weight": 5.0, "student_explainer": "parameterized_attention"}
+        how: dict[str, Any] = {"student_weight": 5.0, "student_explainer": "parameterized_attention"}
         learned = teach("SMaT, learned", setup.fine, "learned", **how)
         students.append(teach("SMaT", setup.fine, learned.folder("teacher_explainer")))
     for name, runs, teacher in (

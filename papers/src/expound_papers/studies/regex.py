@@ -234,13 +234,13 @@ def ablate(study: Study) -> Setup:
         return setup
     runs = [setup.train("REGEX")]
     guided: dict[str, dict[str, Any]] = {
-        "Saliency (mean)": {"explainer": "saliency?norm=mean_absolute", "aggregation": "mean"},
-        "InputXGrad (mean)": {"explainer": "input_x_gradient", "aggregation": "mean"},
-        "DeepLift (mean)": {"explainer": LIFT, "aggregation": "mean"},
-        "IG (mean)": {"n_steps": 50, "aggregation": "mean"},
-        "Saliency (l2)": {"explainer": "saliency?norm=l2", "aggregation": "mean"},
-        "InputXGrad (l2)": {"explainer": "input_x_gradient", "aggregation": "l2"},
-        "DeepLift (l2)": {"explainer": LIFT, "aggregation": "l2"},
+        "Saliency (mean)": {"explainer": "saliency?norm=mean_absolute", "aggregate": "mean"},
+        "InputXGrad (mean)": {"explainer": "input_x_gradient", "aggregate": "mean"},
+        "DeepLift (mean)": {"explainer": LIFT, "aggregate": "mean"},
+        "IG (mean)": {"n_steps": 50, "aggregate": "mean"},
+        "Saliency (l2)": {"explainer": "saliency?norm=l2", "aggregate": "mean"},
+        "InputXGrad (l2)": {"explainer": "input_x_gradient", "aggregate": "l2"},
+        "DeepLift (l2)": {"explainer": LIFT, "aggregate": "l2"},
         "decompx_linear": {"explainer": "decompx_linear"},
     }
     for name, how in guided.items():

@@ -26,7 +26,7 @@ EXPLAINERS = {
     "Grad × Input": "input_x_gradient",
     "Integrated Grad.": "integrated_gradients?n_steps=50&baselines=zero",
     "Attn (all layers)": "parameterized_attention?untrained",
-    "Attn (last layer)": "parameterized_attention?untrained&layers=last",
+    "Attn (last layer)": "parameterized_attention?untrained&used_layers=last",
 }
 ATTN_SMAT = {"Attn (SMaT)": "parameterized_attention:{run}/teacher_explainer"}
 SEEDS, OTHER_SEEDS = [0, 9, 11, 30, 69], [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]

@@ -33,9 +33,16 @@ class GroupedCommand(TyperCommand):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # Line breaks of a docstring are not those of the terminal.
+        paragraphs = (self.help or "").split("\n\n")
+        self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         self.is_grouped = len(self.params) >= FEWEST_GROUPED
         for option in self.params:
             _prepare_option(option, self.is_grouped)
+        named: dict[str, Any] = {str(option.name): option for option in self.params}
+        # Where no text is generated, a temperature is a parameter of the method.
+        if self.is_grouped and "temperature" in named and "max_new_tokens" not in named:
+            named["temperature"].rich_help_panel = "Method"
         # The panels appear in the order of their first options.
         titles = [None, *GROUPS]
         self.params.sort(key=lambda option: titles.index(getattr(option, "rich_help_panel", None)))

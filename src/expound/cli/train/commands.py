@@ -59,16 +59,20 @@ class Recipes(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the recipe's command, after a check of names that would otherwise fail once torch is imported."""
+        from expound.recipes import RECIPES
+
+        if not args[0].startswith("-"):
+            check_choice("recipe", args[0], RECIPES)
         check_names(args)
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=Recipes, help="Train a model: one command per training method.", no_args_is_help=True)
+app = typer.Typer(cls=Recipes, help="Train a model: one command per recipe.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Train a model: one command per training method."""
+    """Train a model: one command per recipe."""
 
 
 def check_names(words: Sequence[str]) -> None:

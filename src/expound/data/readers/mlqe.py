@@ -40,7 +40,7 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class Mlqe(FilePerSplit):
-    """Reads source, translation, and the mean of the raters' z-standardised direct assessments.
+    """Reads source, translation, and the mean of the raters' z-standardized direct assessments.
 
     The words tagged BAD are the rationales of both texts if the archive of post-edits has the same pair up to white
     space. Otherwise (in train, and for pairs that differ between the archives) rationales are null.

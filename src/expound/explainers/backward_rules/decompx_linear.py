@@ -23,12 +23,12 @@ class DecompXLinear(BackwardRules):
     Args:
         start: `hidden`, the representations that enter the first layer, or `embeddings`, the word (or patch)
             embeddings; positions and token types then count as biases, and the embeddings' norm is held too.
-        gate: in gated feed-forwards, hold the gate (`value`), or share the product evenly between gate and value
+        gate_rule: in gated feed-forwards, hold the gate (`value`), or share the product evenly between gate and value
             (`both`).
     """
 
     start: Literal["hidden", "embeddings"] = "hidden"
-    gate: Literal["value", "both"] = "value"
+    gate_rule: Literal["value", "both"] = "value"
     card: ClassVar = MethodCard(
         name="decompx_linear", label="Linear DecompX", family="decomposition", signed=True, differentiable=True,
         cost="F + B", paper="Modarressi et al. 2023", unit="part of the {output}",
@@ -42,9 +42,9 @@ class DecompXLinear(BackwardRules):
 
     def __post_init__(self) -> None:
         check_choice("start", self.start, ("hidden", "embeddings"))
-        check_choice("gate", self.gate, ("value", "both"))
+        check_choice("gate_rule", self.gate_rule, ("value", "both"))
 
     @property
     def rules(self) -> DerivativeRules:
         """Everything is held, except for gates as `gate` says."""
-        return DerivativeRules(gate=self.gate)
+        return DerivativeRules(gate=self.gate_rule)

@@ -27,10 +27,10 @@ class Alti(LayerMaps):
     are divided by the standard deviation without the norm's eps, which y_i has: they sum to y_i but for eps/σ².
 
     Args:
-        distance: the norm's order, 1 or 2.
+        p: the norm's order, 1 or 2.
     """
 
-    distance: int = 1
+    p: int = 1
     assumes: ClassVar = OF_DECOMPOSITION
     card: ClassVar = MethodCard(
         name="alti", label="ALTI", family="decomposition", differentiable=True, cost="≈ 3 F",
@@ -48,7 +48,7 @@ class Alti(LayerMaps):
         # Unreached positions would get max(0, ‖y‖ − ‖y‖), which the authors' 1e-6 (below) can make positive.
         reached = (weights != 0).any(-1)
         far = self.compute_distances(answer, weights, vectors)
-        near = (vector_norm(answer, self.distance) - far).clamp(min=0).masked_fill(~reached, 0).T
+        near = (vector_norm(answer, self.p) - far).clamp(min=0).masked_fill(~reached, 0).T
         return near / near.sum(-1, keepdim=True).clamp(min=torch.finfo(near.dtype).tiny)
 
     def compute_distances(self, answer: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
@@ -58,12 +58,12 @@ class Alti(LayerMaps):
         parts = zip(weights.split(size), vectors.split(size), strict=True)
         if torch.is_grad_enabled():
             # The differences [L, R, d] would not fit in memory, so they are recomputed in the backward pass.
-            again = [checkpoint(_compute_distances, answer, w, v, self.distance, use_reentrant=False) for w, v in parts]
+            again = [checkpoint(_compute_distances, answer, w, v, self.p, use_reentrant=False) for w, v in parts]
             return torch.cat(again)
         # Written in place: small results allocated between large ones fragment the heap.
         distances = answer.new_empty(weights.shape[:2])
         for part, (w, v) in zip(distances.split(size), parts, strict=True):
-            part.copy_(_compute_distances(answer, w, v, self.distance))
+            part.copy_(_compute_distances(answer, w, v, self.p))
         return distances
 
 

@@ -36,11 +36,11 @@ class InformationFlow(LayerMaps):
     Args:
         form: `rollout`, the row of C_N ··· C_1 where the answer is read; or `routes`, the weakest link of the strongest
             route to each position: scores above τ mark the positions that the authors' graph at τ reaches.
-        threshold: for a rollout: shares of single heads up to it are dropped, and the rest is normalized again.
+        min_share: for a rollout: shares of single heads up to it are dropped, and the rest is normalized again.
     """
 
     form: Literal["rollout", "routes"] = "rollout"
-    threshold: float = 0.0
+    min_share: float = 0.0
     assumes: ClassVar = OF_DECOMPOSITION
     card: ClassVar = MethodCard(
         name="information_flow", family="decomposition", signed=False, differentiable=False, cost="≈ 3 F",
@@ -53,8 +53,8 @@ class InformationFlow(LayerMaps):
 
     def __post_init__(self) -> None:
         check_choice("form", self.form, ("rollout", "routes"))
-        if not 0 <= self.threshold < 1:
-            raise ExpoundError(f"expected a threshold from 0 to 1, got {self.threshold}")
+        if not 0 <= self.min_share < 1:
+            raise ExpoundError(f"expected a min_share from 0 to 1, got {self.min_share}")
 
     def compute(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
@@ -73,7 +73,7 @@ class InformationFlow(LayerMaps):
         heads = HeadVectors(state)
         parts = []
         for chunk in rows.split(ROWS):
-            attention, residual = compute_shares(state, heads, chunk, self.threshold)
+            attention, residual = compute_shares(state, heads, chunk, self.min_share)
             parts.append(attention.sum(1).scatter_add_(1, chunk[:, None], residual[:, None]))
         return torch.cat(parts)
 
@@ -94,20 +94,20 @@ class InformationFlow(LayerMaps):
 
 
 def compute_shares(
-    state: LayerState, heads: HeadVectors, rows: Tensor, threshold: float = 0.0
+    state: LayerState, heads: HeadVectors, rows: Tensor, min_share: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Return the share of m of each head and position [R, H, L], and the residual's [R]; each row sums to 1.
 
-    Shares up to the threshold are dropped, and the rest is normalized again; a row without any left is 0.
+    Shares up to `min_share` are dropped, and the rest is normalized again; a row without any left is 0.
     """
     weights = state.attention[:, rows].transpose(0, 1)
     wholes = state.middle[rows]
     near = heads.compute_nearness(weights, wholes, SHIFT).clamp_(min=FLOOR).masked_fill_(weights == 0, 0)
     residual = _compute_nearness(state.x[rows], wholes)
     attention, residual = _normalize_shares(near, residual)
-    if threshold == 0:
+    if min_share == 0:
         return attention, residual
-    return _normalize_shares(attention * (attention > threshold), residual * (residual > threshold))
+    return _normalize_shares(attention * (attention > min_share), residual * (residual > min_share))
 
 
 def compute_feed_forward_shares(state: LayerState, rows: Tensor) -> Tensor:

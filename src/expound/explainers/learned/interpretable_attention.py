@@ -44,9 +44,9 @@ class InterpretableAttention(LearnedAttention):
         head_dim: number of features of each head.
         normalizer: NORM, one of `sparsemax`, `softmax`, `entmax15`.
         mix: `literal` or `coefs`, see above; default: `coefs` for softmax, `literal` otherwise.
-        features: learn ω_Q and ω_K; otherwise they keep their initial value 1.
-        heads: learn λ; otherwise it keeps its initial value 1.
-        layers: learn η; otherwise it keeps its initial value 1.
+        learn_features: learn ω_Q and ω_K; otherwise they keep their initial value 1.
+        learn_heads: learn λ; otherwise it keeps its initial value 1.
+        learn_layers: learn η; otherwise it keeps its initial value 1.
         scales: τ₁ and τ₂ of `literal`.
         special_tokens: give special tokens a part in r, so that attention to them is not moved to other tokens; the
             paper's L positions are all of the input's. Otherwise NORM is over content only. They are queries in both
@@ -73,20 +73,25 @@ class InterpretableAttention(LearnedAttention):
         head_dim: int,
         normalizer: Norm = "sparsemax",
         mix: Mix | None = None,
-        features: bool = True,
-        heads: bool = True,
-        layers: bool = True,
+        learn_features: bool = True,
+        learn_heads: bool = True,
+        learn_layers: bool = True,
         scales: Sequence[float] = (1.0, 1.0),
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
         self.normalizer, self.mix = _check_normalizer(normalizer, mix)
-        self.head_dim, self.features, self.heads, self.layers = head_dim, features, heads, layers
+        self.head_dim, self.learn_features, self.learn_heads, self.learn_layers = (
+            head_dim,
+            learn_features,
+            learn_heads,
+            learn_layers,
+        )
         self.scales, self.special_tokens = _check_scales(scales), special_tokens
-        self._add_coefficients("query_features", (n_layers, n_heads, head_dim), learned=features)
-        self._add_coefficients("key_features", (n_layers, n_heads, head_dim), learned=features)
-        self._add_coefficients("head_coefficients", (n_layers, n_heads), learned=heads)
-        self._add_coefficients("layer_coefficients", (n_layers,), learned=layers)
+        self._add_coefficients("query_features", (n_layers, n_heads, head_dim), learned=learn_features)
+        self._add_coefficients("key_features", (n_layers, n_heads, head_dim), learned=learn_features)
+        self._add_coefficients("head_coefficients", (n_layers, n_heads), learned=learn_heads)
+        self._add_coefficients("layer_coefficients", (n_layers,), learned=learn_layers)
 
     @classmethod
     def for_model(cls, model: ExplainedModel, **options: Any) -> Self:

@@ -34,7 +34,7 @@ class ParameterizedAttention(LearnedAttention):
         n_heads: number of heads of each layer.
         normalizer: the function from `coefficients` to λ: `sparsemax`, `softmax`, `entmax15`, or the
             identity (`none`). All heads have equal weight before training.
-        layers: use the heads of `all` layers or of the `last` one.
+        used_layers: use the heads of `all` layers or of the `last` one.
         special_tokens: give special tokens scores, as in the paper; otherwise the softmax is over content only.
     """
 
@@ -51,24 +51,24 @@ class ParameterizedAttention(LearnedAttention):
         n_layers: int,
         n_heads: int,
         normalizer: Normalizer = "sparsemax",
-        layers: Layers = "all",
+        used_layers: Layers = "all",
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
         if normalizer != "none" and normalizer not in NORMS:
             raise unknown("normalizer", normalizer, (*NORMS, "none"))
-        check_choice("layers", layers, get_args(Layers))
-        self.normalizer, self.layers, self.special_tokens = normalizer, layers, special_tokens
-        used = n_layers if layers == "all" else 1
+        check_choice("used_layers", used_layers, get_args(Layers))
+        self.normalizer, self.used_layers, self.special_tokens = normalizer, used_layers, special_tokens
+        used = n_layers if used_layers == "all" else 1
         # Any constant start gives a uniform λ: untrained, the scores are the mean over heads.
         self.coefficients = nn.Parameter(torch.full((used, n_heads), 1 / (used * n_heads)))
 
     @classmethod
     def for_model(
-        cls, model: ExplainedModel, layers: Layers = "all", normalizer: Normalizer = "sparsemax", **options: Any
+        cls, model: ExplainedModel, used_layers: Layers = "all", normalizer: Normalizer = "sparsemax", **options: Any
     ) -> Self:
         """Return the explainer for a model, untrained: the mean over the heads of all layers or of the last."""
-        return cls(*model.attention_shape, normalizer, layers, **options)
+        return cls(*model.attention_shape, normalizer, used_layers, **options)
 
     def head_weights(self) -> Tensor:
         """Return λ [N, H], or [1, H] for the last layer; it sums to 1 unless `normalizer` is `none`."""

@@ -52,7 +52,7 @@ class TrainedCitation(Explainer):
         """The trained method's id and parameters, and those of the citation."""
         own: dict[str, Any] = {"unit": self.unit, "threshold": self.threshold}
         if self.lower_bound is not None:
-            own["alpha"] = self.lower_bound.alpha
+            own["error_rate"] = self.lower_bound.error_rate
         return {"of": self.method.name, **self.method.params, **own}
 
     def passes(self, length: int) -> tuple[float, float]:
@@ -106,7 +106,7 @@ class TrainedCitation(Explainer):
                 bounds = []
                 for value in saved_bound["bounds"]:
                     bounds.append(float("nan") if value is None else float(value))
-                lower_bound = ConformalLowerBound(float(saved_bound["alpha"]), tuple(bounds))
+                lower_bound = ConformalLowerBound(float(saved_bound["error_rate"]), tuple(bounds))
             if is_learned:
                 spec = f"{spec}:{root}"
             return cls(explainer(spec), facts["unit"], facts["threshold"], lower_bound)

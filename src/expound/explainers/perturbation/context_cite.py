@@ -34,7 +34,7 @@ class ContextCite(OutputExplainer):
 
     f = log p/(1 − p) of the target's probability p, for generated text of all its tokens together; for spans of the
     input, which removal can make impossible, f is p itself. f / R, with R the number of explained tokens, is regressed
-    on standardised masks, min 1/(2M) ‖f/R − Zw − b‖² + alpha ‖w‖₁. The weights are converted back to the scale of the
+    on standardized masks, min 1/(2M) ‖f/R − Zw − b‖² + alpha ‖w‖₁. The weights are converted back to the scale of the
     masks and of f: a unit's score is how much its presence increases f. `TokenScores.bias` [B] is the intercept.
 
     Args:

@@ -20,7 +20,7 @@ from expound.explainers.units import number_units, spread
 from expound.models import Batch, ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 
-SearchObjective = Literal["comprehensiveness", "sufficiency", "difference", "log_odds"]
+SearchCriterion = Literal["comprehensiveness", "sufficiency", "difference", "log_odds"]
 NOTHING = 1e-6
 DIGITS = 6
 
@@ -29,21 +29,21 @@ DIGITS = 6
 class Solvex(Explainer):
     """Ranks from the best order of removing units (Zhou and Shah 2023). Signed.
 
-    The best order maximises the sum, over its beginnings R, of the objective: `comprehensiveness` p(x) − p(x∖R),
+    The best order maximizes the sum, over its beginnings R, of the objective: `comprehensiveness` p(x) − p(x∖R),
     `sufficiency` p(R) − p(x), `difference` p(R) − p(x∖R), or `log_odds` log p(x) − log p(x∖R). Of n units, the one
     removed t-th gets n − t. All scores are then shifted by the same o − ½, with the o that makes as many signs as
     possible equal to those of the drops when a unit is removed alone. If the beam holds all sets, the order is optimal.
     Differences below a millionth count as ties, which the first unit wins.
 
     Args:
-        objective: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`, which the order maximises.
+        criterion: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`, which the order maximizes.
         beam: number of orders kept at each length, the best one of each set of units.
         unit: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
         perturbation: `remove`, `mask`, `pad`, `zero` or `attend`; default: `mask` for `log_odds`, else `remove`.
     """
 
-    objective: SearchObjective = "difference"
+    criterion: SearchCriterion = "difference"
     beam: int = 50
     unit: UnitName = "word"
     perturbation: RemovalMethod | None = None
@@ -56,13 +56,13 @@ class Solvex(Explainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_choice("objective", self.objective, get_args(SearchObjective))
+        check_choice("criterion", self.criterion, get_args(SearchCriterion))
         if self.beam < 1:
             raise ExpoundError(f"solvex needs a beam of at least 1, got {self.beam}")
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return the number of passes: at most one per extension of a kept order and per side of the objective."""
-        sides = 2 if self.objective == "difference" else 1
+        sides = 2 if self.criterion == "difference" else 1
         extensions = sum(min(self.beam, 2.0 ** min(length, 60)) * (length - depth) for depth in range(length))
         return min(sides * extensions + length, 2.0 ** min(length, 1000)) + 1.0, 0.0
 
@@ -72,8 +72,8 @@ class Solvex(Explainer):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Return shifted ranks [B, L]; the beams of all examples grow together, so that their inputs share passes."""
-        if self.objective == "log_odds" and model.task.predicts_number:
-            raise ExpoundError("log_odds needs probabilities, and a regression has none: choose another objective")
+        if self.criterion == "log_odds" and model.task.predicts_number:
+            raise ExpoundError("log_odds needs probabilities, and a regression has none: choose another criterion")
         unit = number_units(batch, self.unit)
         beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
         width = max(1, *(beam.count for beam in beams))
@@ -92,21 +92,21 @@ class Solvex(Explainer):
     ) -> NDArray[np.float64]:
         """Return the objective [B, M] of removing units [M, B, U], up to a constant per example."""
         removed = removed.to(batch.device)
-        if self.objective == "sufficiency":
+        if self.criterion == "sufficiency":
             return self._answers(model, batch, target, removed, unit)
         # p(x) is the same for all orders of an example, so it is left out.
         without = self._answers(model, batch, target, ~removed, unit)
-        if self.objective == "log_odds":
+        if self.criterion == "log_odds":
             gains: NDArray[np.float64] = -np.log(np.maximum(without, np.finfo(np.float32).tiny))
             return gains
-        if self.objective == "comprehensiveness":
+        if self.criterion == "comprehensiveness":
             return -without
         return self._answers(model, batch, target, removed, unit) - without
 
     def _answers(
         self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor
     ) -> NDArray[np.float64]:
-        perturbation = self.perturbation or ("mask" if self.objective == "log_odds" else "remove")
+        perturbation = self.perturbation or ("mask" if self.criterion == "log_odds" else "remove")
         values = coalition_values(model, batch, target, present, unit, perturbation)
         return values.T.double().cpu().numpy()
 

@@ -30,16 +30,16 @@ class FFidelity(UnitMetric):
     Args:
         copy: the copy's folder, as `expound train baseline --model MODEL --masked-share 1` writes it.
         fractions: shares of the units that count as the top.
-        alpha: share of the top that is removed; see `beta`.
-        beta: at most this share of all units is removed, and at least one unit.
+        removed_fraction: share of the top that is removed; see `max_fraction`.
+        max_fraction: at most this share of all units is removed, and at least one unit.
         n_samples: random parts for each fraction.
         seed: with the example's content it determines the draws, which are the same for all methods.
     """
 
     copy: str = ""
     fractions: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5)
-    alpha: float = 0.5
-    beta: float = 0.1
+    removed_fraction: float = 0.5
+    max_fraction: float = 0.1
     n_samples: int = 8
     seed: int = 0
     positive_params: ClassVar = ("n_samples",)
@@ -49,8 +49,8 @@ class FFidelity(UnitMetric):
         equation=r"\mathbb{E} [ \tilde{p}(x) - \tilde{p}(x \setminus \text{part of top}_k) ]",
         computed="A copy of the model that was fine-tuned on texts with random masks is asked (p̃), so that texts with "
         "gaps are familiar to it. Of the top 10, 20, 30, 40 and 50 % of the words (`fractions`), a random half "
-        "(`alpha`), but no more than a tenth of the text (`beta`), is masked; the value is the mean drop of the "
-        "probability over fractions and 8 draws each. {units} {masked}",
+        "(`removed_fraction`), but no more than a tenth of the text (`max_fraction`), is masked; the value is the "
+        "mean drop of the probability over fractions and 8 draws each. {units} {masked}",
         read="0.05 means that the copy's probability fell by 5 points on average. It is smaller than "
         "`aopc_comprehensiveness`, since less is masked. {control}",
         use="You doubt `aopc_comprehensiveness` because texts with gaps are unusual for the model.",
@@ -60,7 +60,7 @@ class FFidelity(UnitMetric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fractions((*self.fractions, self.alpha, self.beta))
+        check_fractions((*self.fractions, self.removed_fraction, self.max_fraction))
 
     def supports(self, model: ExplainedModel) -> bool:
         """Return whether a copy was given."""
@@ -91,8 +91,8 @@ class FFidelity(UnitMetric):
     def draw_removed(self, batch: Batch, order: UnitOrder) -> Tensor:
         """Return the removed units of each fraction and draw: [K · n_samples, B, U]."""
         top = fractions_to_counts(order.counts, self.fractions)
-        part_of_top = fractions_to_counts(top.flatten(), (self.alpha,)).view_as(top)
-        count = torch.minimum(part_of_top, fractions_to_counts(order.counts, (self.beta,)))
+        part_of_top = fractions_to_counts(top.flatten(), (self.removed_fraction,)).view_as(top)
+        count = torch.minimum(part_of_top, fractions_to_counts(order.counts, (self.max_fraction,)))
         noise = torch.full((self.n_samples, *order.place.shape), torch.inf, dtype=torch.float64)
         # One number per unit, not per top unit: every method removes by the same draws.
         for row, (units, random) in enumerate(

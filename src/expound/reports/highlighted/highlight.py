@@ -106,7 +106,7 @@ def format_bound_legend(item: Explanation) -> str:
     """Return how to read the brackets behind units; empty without lower bounds."""
     if item.bounds is None:
         return ""
-    sure = f" in {1 - item.params['alpha']:.0%} of cases" if "alpha" in item.params else ""
+    sure = f" in {1 - item.params['error_rate']:.0%} of cases" if "error_rate" in item.params else ""
     return f"[≥ x]: without this unit the log-probability falls by at least x{sure}"
 
 

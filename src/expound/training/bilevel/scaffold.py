@@ -96,7 +96,7 @@ class Scaffolding(Objective):
         weight: β.
         normalizer: how both explainers normalize their coefficients.
         student_explainer: the student's explainer by id; IvRA's students have `interpretable_attention`.
-        layers: whether `parameterized_attention` of the student mixes the heads of `all` layers or of the `last`.
+        used_layers: whether `parameterized_attention` of the student mixes the heads of `all` layers or of the `last`.
         special_tokens: whether the student's explainer scores special tokens, as the teacher's does.
         lookahead: whether the meta-gradient is taken through a further step of the student on the same batch (eq. 8),
             or through the step that the student takes itself, whose gradients exist already.
@@ -114,7 +114,7 @@ class Scaffolding(Objective):
     weight: float = 5.0
     normalizer: Normalizer = "sparsemax"
     student_explainer: StudentExplainer = "parameterized_attention"
-    layers: Layers = "all"
+    used_layers: Layers = "all"
     special_tokens: bool = True
     lookahead: bool = True
     interval: int = 1
@@ -145,7 +145,7 @@ class Scaffolding(Objective):
         kind: Any = EXPLAINERS[self.student_explainer]
         settings: dict[str, Any] = {"normalizer": self.normalizer, "special_tokens": self.special_tokens}
         if kind is ParameterizedAttention:
-            settings["layers"] = self.layers
+            settings["used_layers"] = self.used_layers
         own = kind.for_model(student, **settings)
         return replace(self, scaffold=Scaffold(own, deepcopy(self.teacher)))
 

@@ -170,9 +170,9 @@ class Teaching:
         method = make_static_explainer(name, self.teacher, self.normalizer)
         if isinstance(method, torch.nn.Module):
             method.to(self.teacher.device)
-        layers: Literal["all", "last"] = "all"
-        if self.explainer in LAST or (isinstance(method, ParameterizedAttention) and method.layers == "last"):
-            layers = "last"
+        used_layers: Literal["all", "last"] = "all"
+        if self.explainer in LAST or (isinstance(method, ParameterizedAttention) and method.used_layers == "last"):
+            used_layers = "last"
         compute = partial(compute_values, self.teacher, method)
         scaffolding = Scaffolding(
             method=self.explainer,
@@ -181,7 +181,7 @@ class Teaching:
             weight=default_weight(method) if self.weight is None else self.weight,
             normalizer=self.normalizer,
             student_explainer=self.student_explainer,
-            layers=layers,
+            used_layers=used_layers,
             special_tokens=getattr(method, "special_tokens", True),
             lookahead=self.lookahead,
             interval=self.interval,
