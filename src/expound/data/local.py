@@ -45,7 +45,7 @@ def read_explainer_name(folder: Path) -> str | None:
     """Return the id of the explainer that is saved in a folder, None if there is none."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     name = config.get("explainer") if isinstance(config, dict) else None
     return name if isinstance(name, str) else None

@@ -88,8 +88,10 @@ class SmatRecipe(Recipe):
             teacher = train_companion(folder, "teacher", model, train, dev, teacher_options)
         rows = train if self.size is None else train.select(range(min(self.size, len(train))))
         result = self.teaching(teacher).train_student(model, rows, dev, folder, resolved)
-        agreement = [entry["eval_simulatability"] for entry in result.history if "eval_simulatability" in entry]
-        if result.finished and agreement and agreement[0] >= KNOWN:
+        # A run that a signal stopped has no history yet.
+        history = result.history if result.finished else []
+        agreement = [entry["eval_simulatability"] for entry in history if "eval_simulatability" in entry]
+        if agreement and agreement[0] >= KNOWN:
             logger.warning(
                 "the student answers as the teacher does from the first evaluation on (%.4f), so explanations had "
                 "nothing to teach: start from a model that is not fine-tuned (as --model bert-base-uncased), or with "
