@@ -59,6 +59,7 @@ def start_server(folder, port_file):
             return server, found[1]
         assert server.poll() is None, port_file.read_text()
         time.sleep(0.05)
+    server.kill()
     raise AssertionError("the server does not start")
 
 
