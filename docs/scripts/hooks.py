@@ -121,7 +121,7 @@ def on_config(config: Any) -> Any:
         {"Metrics": pages_under("metrics")},
         {"Training": ["your_training.md", "citation_use.md", *trained]},
         {"Papers": [{"Results": ["results/index.md", *results]}, "papers.md", *pages_under("studies")]},
-        {"Reference": [*packages, datasets, {"Command line": sorted(pages_under("cli"))}]},
+        {"Reference": [*packages, "parameters.md", datasets, {"Command line": sorted(pages_under("cli"))}]},
         {"Contribute": [*pages_under("contribute"), "architecture.md"]},
     ]
     return config

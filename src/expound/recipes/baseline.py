@@ -1,4 +1,4 @@
-"""Ordinary fine-tuning, the baseline of every other training method."""
+"""Ordinary fine-tuning, the baseline of every other recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USE = "First, and as the row that every other recipe is compared with."
 
 
 def baseline() -> Recipe:
-    """Fine-tune a model on the task's own loss: the baseline of every other training method.
+    """Fine-tune a model on the task's own loss: the baseline of every other recipe.
 
     The data decides the task: texts, pairs, regressions, questions on a context, images, or prompts with responses.
 

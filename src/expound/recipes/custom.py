@@ -1,4 +1,4 @@
-"""A training method made of any objectives."""
+"""A recipe made of any objectives."""
 
 from __future__ import annotations
 

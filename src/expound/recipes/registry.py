@@ -1,4 +1,4 @@
-"""The registry of training methods by their id."""
+"""The registry of recipes by their id."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def recipe(spec: str | Recipe, *, preset: str | None = None, **params: Any) -> R
 
 
 def list_recipes() -> pd.DataFrame:
-    """Return a table of the training methods: id, paper, parameters and what each one does."""
+    """Return a table of the recipes: id, paper, parameters and what each one does."""
     import pandas as pd
 
     rows = []

@@ -62,7 +62,7 @@ def train(
         data: a spec for `expound.load_data`, whose splits train and dev are used; rows in any form that
             `expound.attribute` takes, as a pandas DataFrame, a dataset or a list of dicts; a mapping with the splits
             train and dev (or validation); or the pair `(train, dev)`.
-        recipe: the id of a training method, see `expound.list_recipes`, or a `Recipe`.
+        recipe: the id of a recipe, see `expound.list_recipes`, or a `Recipe`.
         dev: the data on which the best checkpoint is chosen, if `data` does not contain it. Default for rows: 10 % of
             them; 80 % are trained on, and 10 % are left for a test, as with a file without splits.
         output_dir: the folder for the model, its metrics and its history. Default: that of `args`.

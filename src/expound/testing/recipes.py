@@ -27,7 +27,7 @@ QUICK: dict[str, Any] = {
 
 
 class RecipeContract:
-    """Contract tests of a training method.
+    """Contract tests of a recipe.
 
     Example:
         class TestMyRecipe(RecipeContract):

@@ -1,4 +1,4 @@
-"""A training method with the confidence penalty."""
+"""A recipe with the confidence penalty."""
 
 from __future__ import annotations
 

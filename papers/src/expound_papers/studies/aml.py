@@ -202,7 +202,7 @@ def explain_all_encoders(study: Study) -> None:
     setup.trainings += [training for training, _ in corpora]
     setup.train_classifiers()
     setup.train_masks(*METRICS)
-    solvex = {f"SLVX for {name}": f"solvex?objective={IDS[name]}" for name in ("Suff", "LO")}
+    solvex = {f"SLVX for {name}": f"solvex?criterion={IDS[name]}" for name in ("Suff", "LO")}
     for training, test in [(setup.trainings[0], setup.test), *corpora]:
         names = [*EXPLAINERS]
         all_explainers = choose(EXPLAINERS, *names[:4]) | solvex | choose(EXPLAINERS, *names[4:])

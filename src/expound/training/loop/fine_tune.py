@@ -1,4 +1,4 @@
-"""Fine-tunes a model on data into a folder: the frame that every training method shares."""
+"""Fine-tunes a model on data into a folder: the frame that every recipe shares."""
 
 from __future__ import annotations
 
