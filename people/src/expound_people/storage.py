@@ -59,7 +59,7 @@ class Storage:
 
     @contextmanager
     def _open_connection(self) -> Iterator[Connection]:
-        """Open a connection for the upgrade, which waits longer for other writers than an answer does."""
+        """Open a connection for migrations, with a longer lock timeout."""
         with self._write.connect() as connection:
             if connection.dialect.name == "sqlite":
                 connection.connection.execute(f"PRAGMA busy_timeout={1000 * OPEN_TIMEOUT}")

@@ -117,7 +117,7 @@ def plan_work(
 
 
 def describe_requests(plans: Sequence[Plan], responses: int = 0) -> str:
-    """Return how many requests and tokens all plans need of a server, with those of `responses` to be generated."""
+    """Return "at most N requests, about M tokens" of a server for all plans and `responses` generations."""
     requests = sum(plan.forward for plan in plans) + responses
     longest = max(plan.prompt_tokens + plan.response_tokens for plan in plans)
     tokens = sum(plan.tokens for plan in plans) + responses * longest

@@ -151,7 +151,7 @@ def _find_splits(data: Any, dev: Any, seed: int, columns: Mapping[str, Any]) -> 
 
 
 def _unwrap_model(model: Any, recipe: Recipe) -> tuple[Any, Any]:
-    """Return the model as recipes take it, and its tokenizer or image processor if it came with one."""
+    """Unwrap a pipeline, ExplainedModel or tuple into the model and its tokenizer or image processor (or None)."""
     if isinstance(model, Pipeline):
         model = load(model)
     if isinstance(model, ExplainedModel):

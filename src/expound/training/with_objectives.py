@@ -149,7 +149,7 @@ class AddedTermsTrainer(TermTrainer):
         return torch.cat([sizes.new_ones(1), super().scale_by_size(sizes)[1:]])
 
     def _divides_loss(self, num_items_in_batch: Any) -> bool:
-        """Return whether the class's own loss is already divided by the number of batches of the step."""
+        """Return whether the loss is already divided by the number of accumulated batches."""
         stated = getattr(self, "loss_is_scaled_for_ga", None)
         if stated is not None:
             return bool(stated)

@@ -157,7 +157,7 @@ def format_entry(results: Results, part: TablePart, fields: Sequence[str], entry
 
 
 def get_card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
-    """Return the card of the metric that a cell shows; of a gain, higher is better."""
+    """Return the card of the metric that a cell shows, for gains with higher_is_better=True."""
     name = get_metric(part, row, column)
     card = results.get_card(name)
     return replace(card, higher_is_better=True) if name in part.gain else card

@@ -74,7 +74,7 @@ def simulate_power(design: StudyDesign, people: int, runs: int = 200, seed: int 
 
 
 def _simulate_rankings(design: StudyDesign, people: int, generator: np.random.Generator) -> tuple[float, float]:
-    """Return 1 if one simulated ranking study detects all differences, else 0, and the mean interval width."""
+    """Return 1.0 if a simulated study separates all neighboring methods, else 0.0, and the mean interval width."""
     size, step = design.methods, float(logit(design.effect))
     strength = step * np.arange(size, 0, -1)
     person_effects = np.zeros((people, size))

@@ -52,7 +52,7 @@ class GenericAttention(OutputExplainer, SinglePass):
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
-        """Compute the row of R where the answer is read, without its own entry: [B, L]."""
+        """Return the weighted mean of R's rows at the read-out positions, without their own entries: [B, L]."""
         maps = model.scatter_attention(batch, compute_relevance_maps(gradients, self.gradient_points(outputs)))
         readout = model.readout_weights(batch, target).to(maps[-1].dtype)
         weights, positions = readout.topk(int((readout > 0).sum(1).max()))

@@ -51,7 +51,7 @@ class AdaptivePath:
         return errors
 
     def has_converged(self, tolerance: float) -> bool:
-        """Return whether the total error is below `tolerance` of the whole rise, and not only because errors cancel."""
+        """Return whether |Σ errors| ≤ tolerance · |f(1) − f(0)|, and Σ |errors| at most 4 times that."""
         gaps, allowed = self.errors(), tolerance * abs(self.values[1.0].score - self.values[0.0].score)
         return abs(sum(gaps)) <= allowed and sum(map(abs, gaps)) <= CANCELLATION * allowed
 

@@ -196,7 +196,7 @@ def compute_steps(replaced: Tensor, drops: Tensor) -> Tensor:
 
 
 def sum_steps(start: Tensor, replaced: Tensor, drops: Tensor) -> Tensor:
-    """Return ζ [B, L] after all steps, from its start [B, L], replaced positions [M, B, L] and drops [M, B]."""
+    """Return the importance logits ζ [B, L] after M updates, from replaced positions [M, B, L] and drops [M, B]."""
     return start + compute_steps(replaced, drops).sum(0)
 
 

@@ -97,7 +97,7 @@ class SoftErasure(Metric):
     def _mean_distance(
         self, model: ExplainedModel, batch: Batch, keep: Tensor, whole: Tensor, target: Tensor
     ) -> Tensor:
-        """Return D [B], averaged over draws; `keep` [B, L]: probabilities, `whole`: the answers to the whole inputs."""
+        """Return the mean distance [B] over random erasures; `keep` [B, L]: probabilities, `whole`: [B, C]."""
         embeddings, random = model.embed(batch), example_generators(batch, self.seed)
         distances = []
         for _ in range(self.n_samples):

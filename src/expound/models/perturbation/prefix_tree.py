@@ -183,7 +183,7 @@ def _get_prefix(branches: Sequence[Branch], kept: dict[int, KeyValues], branch: 
 
 
 class _NewKeyValues(NamedTuple):
-    """The cache after a pass: row r's new keys and values, as far as they can be shared, begin at `start`."""
+    """The key/value cache of one pass; row r adds `counts[r]` shareable entries from `start`."""
 
     cache: DynamicCache
     start: int

@@ -168,7 +168,7 @@ def sum_criteria(means: Mapping[str, float]) -> float:
 
 
 def _higher_is_better(name: str) -> bool:
-    """Return the direction of a criterion's metric; simulatability has no metric, and higher is better."""
+    """Return whether higher is better for a criterion; true also for simulatability, which has no metric."""
     return name not in CRITERION_METRICS or CRITERION_METRICS[name].card.higher_is_better
 
 

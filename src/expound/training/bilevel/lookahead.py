@@ -193,7 +193,7 @@ class _OuterLoss(NamedTuple):
 
     @property
     def leaves(self) -> list[Tensor]:
-        """The tensors that need a gradient: e_T of x_v, if it is part of the loss."""
+        """Tensors the outer loss is differentiated by: the teacher's explanation of the validation batch, if used."""
         return [] if self.explained is None else [self.explained]
 
     def store_gradients(self, gradients: Sequence[Tensor]) -> None:

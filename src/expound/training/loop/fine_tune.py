@@ -174,7 +174,7 @@ def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
 
 @contextmanager
 def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
-    """Set the head's activation inside the block; a model that is saved there keeps it. None keeps the activation."""
+    """Use this activation in the head inside the block, and in checkpoints saved there; None changes nothing."""
     if name is None:
         yield
         return
