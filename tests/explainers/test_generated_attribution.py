@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import expound
+from causal import causal
 from chats import CHAT, SOURCES, chatting
 from expound import Explanation, Explanations, ExpoundError, explainer
 from expound.cli import main
@@ -369,3 +370,23 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
         code, _, errors = explain(*options)
         assert (code, message in errors) == (2, True), errors
     assert main(["explain", "a film", "--model", str(tmp_path), "--dry-run"]) == 2
+
+
+@torch.no_grad()
+def test_targets_share_the_backward_pass_through_the_vocabulary():
+    model = causal("llama")
+    batch = model.batch([list(range(5, 15)), [7, 8, 9]], [[20, 21, 22, 23], [24, 25, 26]])
+    method, passes = expound.explainer("decompx_linear"), []
+
+    def count(module, inputs, output):
+        if output.requires_grad:
+            output.register_hook(lambda slope: passes.append(None))
+
+    for spans in ([(0, 1), (1, 2), (2, 3)], [(0, 2), (1, 3)]):
+        targets = torch.tensor(spans)[:, None].expand(-1, 2, -1)
+        expected = torch.stack([method.attribute(model, batch, target) for target in targets])
+        hook = model.model.lm_head.register_forward_hook(count)
+        torch.testing.assert_close(method.attribute_each(model, batch, targets), expected)
+        hook.remove()
+    # One for all and one to compare; targets that overlap take one each.
+    assert len(passes) == 2 + 2

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
+from expound.explainers.backward_rules.token_targets import capture_head_input, split_by_target
 from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores, select_target
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.checks import is_changed_by_padding
@@ -102,19 +103,25 @@ class BackwardRules(DimensionwiseExplainer):
             skip_unread_positions(model, batch),
             apply_backward_rules(model.model, factors, self.rules),
             self._capture_layer_inputs(model, keep_graph) as inputs,
+            capture_head_input(model) as states,
         ):
             embeddings = None
             if self.start == "embeddings":
                 embeddings = model.embed_with_gradient(batch, keep_graph=keep_graph)
             outputs = model(batch, embeddings, capture)
         logits, explanations = outputs.logits.detach(), []
-        for number, target in enumerate(targets, 1):
+        points = inputs if embeddings is None else [embeddings, *inputs]
+        with torch.enable_grad():
+            selected = [select_target(model, batch, target, logits) for target in targets]
+            scores = [self.score(model, outputs, target) for target in selected]
+            gradients = None if keep_graph else split_by_target(model, batch, scores, selected, states)
+        for number, score in enumerate(scores):
             with torch.enable_grad():
-                score = self.score(model, outputs, select_target(model, batch, target, logits))
-                points = inputs if embeddings is None else [embeddings, *inputs]
+                roots = [score.sum()] if gradients is None else states
                 slopes = torch.autograd.grad(
-                    score.sum(), points, create_graph=keep_graph, retain_graph=keep_graph or number < len(targets)
-                )
+                    roots, points, None if gradients is None else [gradients[number]],
+                    create_graph=keep_graph, retain_graph=keep_graph or number < len(targets) - 1,
+                )  # fmt: skip
             with torch.set_grad_enabled(keep_graph):
                 explanations.append(self._make_explanation(model, batch, score, slopes, points, inputs, logits))
         return explanations
