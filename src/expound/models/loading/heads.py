@@ -89,7 +89,9 @@ def _choose_head(name: str, config: Any, *, has_adapter: bool) -> Any:
         if head.__name__ in (getattr(config, "auto_map", None) or {}):
             return head
         if architecture.endswith(suffix):
-            if type(config) in CONFIG_MAPPING.values() and type(config) not in head._model_mapping:
+            # Looked up by name: `CONFIG_MAPPING.values()` imports the configurations of all models, which takes seconds.
+            is_own = config.model_type in CONFIG_MAPPING and CONFIG_MAPPING[config.model_type] is type(config)
+            if is_own and type(config) not in head._model_mapping:
                 raise ExpoundError(
                     f"{name} holds {architecture:.80}, which reads more than a text, as a table or an image: that is "
                     "not explained"
