@@ -89,7 +89,7 @@ def _choose_head(name: str, config: Any, *, has_adapter: bool) -> Any:
         if head.__name__ in (getattr(config, "auto_map", None) or {}):
             return head
         if architecture.endswith(suffix):
-            # Looked up by name: `CONFIG_MAPPING.values()` imports the configurations of all models, which takes seconds.
+            # Looked up by name: `CONFIG_MAPPING.values()` imports the configurations of all models, in seconds.
             is_own = config.model_type in CONFIG_MAPPING and CONFIG_MAPPING[config.model_type] is type(config)
             if is_own and type(config) not in head._model_mapping:
                 raise ExpoundError(
