@@ -336,12 +336,12 @@ class TablePart:
 class ComparisonPart:
     """The similarity of a run's attributions to those of other runs, as a figure of each run.
 
-    The attributions that a `judgement` kept are compared, example by example, with those of the same explainer for
-    other seeds, or for the recipe `against`; the figure is the mean over examples and runs. `measure` is one
-    of `expound_papers.similarity.MEASURES`, as `jaccard?share=0.25`.
+    The attributions that each of the `judgements` kept are compared, example by example, with those of the same
+    explainer for other seeds, or for the recipe `against`; the figure is the mean over examples and runs. `measure` is
+    one of `expound_papers.similarity.MEASURES`, as `jaccard?share=0.25`.
     """
 
-    judgement: str
+    judgements: Sequence[str]
     measure: str = "kendall"
     against: str | None = None
 

@@ -27,6 +27,7 @@ from expound_papers.study.parts import (
     Explainer,
     FigurePart,
     Model,
+    Names,
     Place,
     RunFigure,
     Runs,
@@ -417,10 +418,12 @@ class Study:
         self.addresses[kind][name] = found.address
         return found
 
-    def compare(self, name: str, judgement: str, measure: str = "kendall", against: Runs | None = None) -> None:
+    def compare(self, name: str, judgements: Names, measure: str = "kendall", against: Runs | None = None) -> None:
         """Record a comparison of kept attributions as a figure of each run, see `ComparisonPart`."""
-        check_choice("judgement", judgement, self.judgements)
-        self.comparisons[name] = ComparisonPart(judgement, measure, against.name if against else None)
+        names = [judgements] if isinstance(judgements, str) else list(judgements)
+        for judgement in names:
+            check_choice("judgement", judgement, self.judgements)
+        self.comparisons[name] = ComparisonPart(names, measure, against.name if against else None)
 
     def table(self, name: str, caption: str, **fields: Any) -> None:
         """Record a table, with the fields of `TablePart`."""

@@ -78,7 +78,7 @@ def list_comparisons(study: Study, store: Store) -> Iterator[tuple[StudyRun, str
         return known[run.title]
 
     for name, part in study.comparisons.items():
-        runs = [run for run in study.runs if run.judgement == part.judgement and store.is_done(run.cell.key)]
+        runs = [run for run in study.runs if run.judgement in part.judgements and store.is_done(run.cell.key)]
         for run in runs:
             for explainer, spec in run.explainers.items():
                 others, compared = list[StudyRun](), list[list[str]]()
@@ -106,7 +106,8 @@ def _compute_figure(
 def _is_comparable(run: StudyRun, other: StudyRun, against: str | None) -> bool:
     if other is run or other.recipe != (against or run.recipe):
         return False
-    return (run.training, run.model, run.dataset) == (other.training, other.model, other.dataset)
+    places = [(each.training, each.model, each.dataset, each.judgement) for each in (run, other)]
+    return places[0] == places[1]
 
 
 def agreement_between_models(one: Sequence[Scores], other: Sequence[Scores], how: Measure) -> dict[str, float]:
