@@ -9,7 +9,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassi
 
 import expound
 from causal import causal
-from expound.models.checks import adds_pairwise_mask
+from expound.models.checks import check_pairwise_mask
 from expound.models.generation.model import GeneratingModel
 from expound.models.perturbation import run
 from families import SENTENCES, processor, tiny
@@ -122,14 +122,19 @@ def test_a_language_model_that_looks_back_shares_and_skips_nothing(monkeypatch):
         assert float(found[number]) == pytest.approx(float(scores.gather(1, ids[0, -3:, None]).sum()), rel=1e-9)
 
 
-def test_attention_fades_only_where_a_mask_of_numbers_is_added():
-    expected = {"bert": True, "distilbert": True, "deberta-v2": False, "gpt2": False}
-    found = {}
-    for family in expected:
-        model = expound.load(tiny(family), processor(family))
-        found[family] = adds_pairwise_mask(model, model.encode([SENTENCES[0]]))
-    assert found == expected
+def test_attention_fades_only_where_a_mask_of_numbers_is_added_and_no_window_is_lost():
+    fading = {"bert": {}, "distilbert": {}, "llama": {}, "qwen2": {}, "gpt2": {}, "mistral": {"sliding_window": None}}
+    windows = {"mistral": "sliding_window", "gemma3_text": "sliding_window", "modernbert": "local_attention"}
+    for family, changes in fading.items():
+        model = expound.load(tiny(family, **changes), processor(family))
+        assert not check_pairwise_mask(model, model.encode(SENTENCES)), family
+    model = expound.load(tiny("deberta-v2"), processor("deberta-v2"))
+    assert "takes no weights per position" in check_pairwise_mask(model, model.encode(SENTENCES[:1]))
+    for family, window in windows.items():
+        model = expound.load(tiny(family, **{window: 32}), processor(family))
+        assert not check_pairwise_mask(model, model.encode(["it rains"])), family
+        assert "tokens in windows" in check_pairwise_mask(model, model.encode([" ".join(SENTENCES)])), family
     # A model that ignores the mask adds nothing.
     model = expound.load(tiny("bert"), processor("bert"))
     model.model.bert._create_attention_masks = lambda *_, **__: (None, None)
-    assert not adds_pairwise_mask(model, model.encode([SENTENCES[0]]))
+    assert check_pairwise_mask(model, model.encode([SENTENCES[0]]))

@@ -152,27 +152,55 @@ def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Ten
     return found
 
 
-def adds_pairwise_mask(model: Any, batch: Batch) -> bool:
-    """Return whether attention adds a mask [B, 1, L, L] of numbers to its logits, so that attention can fade."""
+def make_pairwise_mask(model: Any, added: Tensor) -> Tensor:
+    """Return the mask [B, 1, L, L] that adds numbers [B, L] to the attention to each position, causal for decoders."""
+    length = added.shape[1]
+    mask = added[:, None, None, :].expand(-1, 1, length, -1)
+    if not model.is_decoder:
+        return mask
+    # Models take a mask of pairs as it is, without their own causal mask.
+    later = torch.ones(length, length, dtype=torch.bool, device=added.device).triu(1)
+    return mask.masked_fill(later, torch.finfo(added.dtype).min)
+
+
+def check_pairwise_mask(model: Any, batch: Batch) -> str:
+    """Check that attention adds a mask [B, 1, L, L] of numbers to its logits, so that attention can fade.
+
+    Models with local attention take such a mask in place of their windows, so each new length is checked.
+    """
+
+    def answer(alone: Batch, mask: Tensor) -> Tensor:
+        masked = replace(alone, inputs=alone.inputs | {"attention_mask": mask})
+        logits: Tensor = model.run_pass(masked, None, Capture()).logits
+        return logits
+
+    def shift(alone: Batch) -> Tensor:
+        # A softmax does not see a number that is added to all logits.
+        added = alone.attended.new_full(alone.attended.shape, -1.0, dtype=model.dtype)
+        return answer(alone, make_pairwise_mask(model, added))
 
     def add_masks(alone: Batch) -> Tensor:
-        def answer(mask: Tensor) -> Tensor:
-            masked = replace(alone, inputs=alone.inputs | {"attention_mask": mask})
-            logits: Tensor = model.run_pass(masked, None, Capture()).logits
-            return logits
-
-        last = int(alone.content[0].nonzero()[-1])
+        alone = model.add_position_ids(alone)
+        hidden = int(alone.content[0].nonzero()[0])
         blocked = alone.attended.long().clone()
-        blocked[:, last] = 0
-        # A softmax does not see a number that is added to all logits.
-        mask = alone.attended.new_full((1, 1, alone.length, alone.length), -1.0, dtype=model.dtype)
-        shifted = answer(mask)
-        mask[..., last] = torch.finfo(model.dtype).min
-        faded = answer(mask)
+        blocked[:, hidden] = 0
+        added = alone.attended.new_zeros(alone.attended.shape, dtype=model.dtype)
+        added[:, hidden] = torch.finfo(model.dtype).min
+        shifted, faded = shift(alone), answer(alone, make_pairwise_mask(model, added))
         # Nothing fades where masks are ignored.
-        return shifted + (answer(blocked) - faded) if (faded != shifted).any() else shifted + torch.nan
+        return shifted + (answer(alone, blocked) - faded) if (faded != shifted).any() else shifted + torch.nan
 
-    return is_exact(model, "pairwise mask", batch, add_masks)
+    def compare_whole() -> bool:
+        longest = batch.select([int(batch.attended.sum(1).argmax())]).trim_padding()[0]
+        whole = model.add_position_ids(longest)
+        return are_close(shift(whole), model(whole).logits, Probe(model, batch))
+
+    if not is_exact(model, "pairwise mask", batch, add_masks):
+        return "whose attention takes no weights per position, or takes them in place of its windows"
+    length = int(batch.attended.sum(1).max())
+    if length > MOST and not remember(model, f"pairwise mask at {length} positions", compare_whole):
+        return f"whose attention reads a text of {length} tokens in windows, which weights per position would replace"
+    return ""
 
 
 def _get_facts(model: Any) -> dict[str, Any]:

@@ -222,7 +222,11 @@ class AmlRecipe(Recipe):
         """
         resolved = self.resolve_options(options, model, train)
         explained = load_explained_model(self.name, model, resolved)
-        choices = {**self.choices, "mode": self.choices["mode"] or choose_mode(explained, explained.encode([train[0]]))}
+        mode = self.choices["mode"]
+        if mode is None:
+            # Local attention shows in long texts only.
+            mode = choose_mode(explained, explained.encode([max(select_texts(train), key=count_characters)]))
+        choices = {**self.choices, "mode": mode}
         shared: dict[str, Any] = {"backbone": self.backbone, "masking_settings": choices, "options": resolved}
         weights = self.weights
         if weights is None:
@@ -253,7 +257,7 @@ def aml(
     ] = None,
     masking: Annotated[
         Mode | None,
-        "What replaces masked tokens. Default: omit (no attention to them), or mask for models that cannot omit.",
+        "What replaces masked tokens. Default: omit (no attention to them), or mask where attention takes no weights.",
     ] = None,
     predictor: Annotated[str | None, "Masked language model of --masking predicted."] = None,
     inverse_form: Annotated[Inverse, "Form of the inverse masking term."] = "log",
@@ -303,6 +307,11 @@ def aml(
         effect=Effect(add_paper_rounding(metric), "attributive_masking:{run}", "decompx_linear"),
         departures=DEPARTURES,
     )
+
+
+def count_characters(texts: Mapping[str, str]) -> int:
+    """Return the number of characters of a text or pair."""
+    return sum(map(len, texts.values()))
 
 
 def add_paper_rounding(spec: str) -> str:

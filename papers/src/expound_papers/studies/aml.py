@@ -272,8 +272,8 @@ def aml_table_2(study: Study) -> None:
     decoder, study.seeds = Model("decoder", chat, max_length=256, prompt=prompt), [42]
     setup.f = study.train("F", None, setup.trainings, decoder)
     (masks,) = setup.train_masks(
-        "A-C", model=decoder, backbone=Model("encoder G", MINILM), sparsity_warmup=30, train_rows=240, dev_rows=40,
-        arguments=SHORT, **WEIGHTS,
+        "A-C", model=decoder, backbone=Model("encoder G", MINILM), masking="mask", sparsity_warmup=30, train_rows=240,
+        dev_rows=40, arguments=SHORT, **WEIGHTS,
     )  # fmt: skip
     # SIG takes 20 passes a word.
     setup.explainers |= {"LIME": "lime?n_samples=100", "LLM ranking": f"llm_ranking?ranker={chat}"}

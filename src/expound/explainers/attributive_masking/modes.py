@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from expound.errors import ExpoundError, check_choice
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.checks import adds_pairwise_mask
+from expound.models.checks import check_pairwise_mask, make_pairwise_mask
 from expound.models.loading.adapters import read_config
 
 Mode = Literal["mask", "random", "predicted", "learned", "omit"]
@@ -125,22 +125,22 @@ def _load_predictor(name: str, device: str) -> _Predictor:
 
 def choose_mode(model: ExplainedModel, batch: Batch) -> Mode:
     """Return the default mode: `omit`, or `mask` for models whose attention accepts no weights."""
-    return "omit" if adds_pairwise_mask(model, batch) else "mask"
+    return "mask" if check_pairwise_mask(model, batch) else "omit"
 
 
 def _weigh_attention(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
     """Return the batch with attention to each content position multiplied by `keep`, except by the position itself."""
-    if not adds_pairwise_mask(model, batch):
+    reason = check_pairwise_mask(model, batch)
+    if reason:
         raise ExpoundError(
-            f"omission cannot be trained for {model.config.model_type}, whose attention accepts no weights per "
-            "position: use another masking mode"
+            f"omission cannot be trained for {model.config.model_type}, {reason}: use another masking mode"
         )
+    batch = model.add_position_ids(batch)
     precise = torch.promote_types(model.dtype, torch.float32)
     seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))
     lowest = torch.finfo(model.dtype).min
     # exp(log a + logit) multiplies the attention by a; the clamp keeps the gradient finite at a = 0.
-    bias = torch.where(batch.attended, seen.clamp(min=MIN_WEIGHT).log(), lowest)[:, None, None, :]
-    bias = bias.expand(-1, 1, batch.length, -1)
+    bias = make_pairwise_mask(model, torch.where(batch.attended, seen.clamp(min=MIN_WEIGHT).log(), lowest))
     # A position that no one may attend to would have a softmax over nothing.
     itself = torch.eye(batch.length, dtype=torch.bool, device=batch.device)
     bias = torch.where(itself & batch.attended[:, None, :, None], 0.0, bias).to(model.dtype)
