@@ -317,6 +317,25 @@ def find_part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]
     return parts
 
 
+def find_span_of_tokens(alignment: Alignment, spans: Sequence[TokenSpan]) -> list[int]:
+    """Return [L] the number of the span (segment, start, end) with most of each token's characters, -1 without.
+
+    A token of white space belongs to the span that holds the character before its end.
+    """
+    owners = [[-1] * len(text) for text in alignment.texts]
+    for number, (segment, start, end) in enumerate(spans):
+        owners[segment][start:end] = [number] * (end - start)
+    numbers = []
+    for span in alignment.spans:
+        counts = Counter[int]()
+        if span is not None:
+            segment, start, end = span
+            counts.update(owners[segment][start if start < end else max(start - 1, 0) : end])
+        counts.pop(-1, None)
+        numbers.append(max(counts, key=lambda number: counts[number], default=-1))
+    return numbers
+
+
 def find_text_of_tokens(alignment: Alignment) -> list[int]:
     """Return [L] the number of each token's text, -1 for special tokens."""
     return [-1 if span is None else span[0] for span in alignment.spans]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 UnitName = Literal["word", "token", "sentence", "paragraph", "source"]
+
+Spans = Sequence[Sequence[int]]
+"""Characters of an example's texts that are one unit each: (start, end), or (number of the text, start, end)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 import torch
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from expound.data.alignment import pool
 from expound.data.readers.columns import ColumnOptions
-from expound.data.unit_names import UnitName
+from expound.data.unit_names import Spans, UnitName
 from expound.errors import ExpoundError
 from expound.explainers.assumptions import require_assumptions, require_finite, require_token_scores
 from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
 from expound.explainers.registry import default_method, resolve_unit
-from expound.explainers.units import find_strongest_pairs, list_units, score_units
+from expound.explainers.units import Units, find_strongest_pairs, list_units, place_spans, read_spans, score_units
 from expound.models import Batch, ExplainedModel
 from expound.models.encoding.encode import make_batches, read_metadata, select_targets
 from expound.models.encoding.labels import read_examples
@@ -58,7 +58,7 @@ def attribute(
     method: str | Explainer | list[Any] | None = None,
     target: Any = "predicted",
     *,
-    unit: UnitName | None = None,
+    unit: UnitName | Spans | Sequence[Spans] | None = None,
     batch_size: int | None = None,
     show_progress: bool | None = None,
     allow_nan: bool = False,
@@ -79,8 +79,9 @@ def attribute(
         target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
             (for, against) of two classes explains the difference of their outputs. For generated text: the response as
             a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
-        unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`; methods that remove input remove
-            a whole unit.
+        unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`, or per example a list of spans
+            (start, end) of its characters, or (number of the text, start, end) in pairs and chats; methods that remove
+            input remove a whole unit.
         batch_size: examples per batch; default: as many as fit a token budget. Similar lengths share a batch.
         show_progress: show a progress bar on stderr; default: if the work takes longer than a second.
         allow_nan: continue if scores are not finite; a warning tells for how many examples.
@@ -108,7 +109,10 @@ def attribute(
     methods = chosen if isinstance(chosen, list) else [chosen]
     if not methods:
         raise ExpoundError("there is nothing to explain by: no method was given")
-    explainers = [resolve_unit(spec, unit, dict(params), is_generating=is_generating) for spec in methods]
+    spans = read_spans(unit, len(examples))
+    # Spans are what `Batch.unit_of` says, as sources are.
+    name = "source" if spans else cast(UnitName | None, unit)
+    explainers = [resolve_unit(spec, name, dict(params), is_generating=is_generating) for spec in methods]
     names = [spec if isinstance(spec, str) else spec.name for spec in methods]
     if len(set(names)) < len(names):
         raise ExpoundError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
@@ -119,12 +123,15 @@ def attribute(
     estimate = (lambda: total * measure_pass(explained, examples)) if is_measured else None
     description = "explaining"
     if explained.is_remote:
-        description = f"explaining ({forecast_requests(explained, examples, explainers, target)})"
+        # A span has at least one token, so tokens are the most units that there can be.
+        planned = [(single, "token" if spans else size) for single, size in explainers]
+        description = f"explaining ({forecast_requests(explained, examples, planned, target)})"
         logger.info("%s", description)
     results = []
     with progress_bar(description, total, show_progress, estimate) as report:
         for (single, size), cost in zip(explainers, costs, strict=True):
-            batches = _explain_batches(explained, examples, single, target, size, batch_size, attribute_target)
+            units = spans or size
+            batches = _explain_batches(explained, examples, single, target, units, batch_size, attribute_target)
             config = {"model": explained.config._name_or_path, "model_type": explained.config.model_type}
             config |= {"method": single.name, "params": single.params}
             if stride is not None:
@@ -157,7 +164,7 @@ def _collect(
 
 
 def _explain_batches(
-    model: ExplainedModel, examples: Sequence[Any], method: Explainer, target: Any, unit: UnitName,
+    model: ExplainedModel, examples: Sequence[Any], method: Explainer, target: Any, unit: UnitName | list[Spans],
     batch_size: int | None, attribute_target: bool,
 ) -> Iterator[list[Explanation]]:  # fmt: skip
     """Yield the explanations of each batch: one target per example, or several of a response."""
@@ -168,17 +175,41 @@ def _explain_batches(
     for indices in batches:
         rows = [examples[index] for index in indices]
         if isinstance(model, GeneratingModel):
-            described = [_explain_response(model, rows[0], indices[0], method, target, unit, attribute_target)]
+            size = unit if isinstance(unit, str) else unit[indices[0]]
+            described = [_explain_response(model, rows[0], indices[0], method, target, size, attribute_target)]
         else:
-            batch = model.encode(rows)
+            batch, placed = model.encode(rows), list[Units]()
+            if not isinstance(unit, str):
+                placed = [place_spans(batch.select([row]), unit[index], index) for row, index in enumerate(indices)]
+                batch = _set_units(batch, method, placed)
             explained = explain_batch(model, method, batch, select_targets(target, indices, len(examples)))
             described = describe_batch(model, method, batch, explained, indices)
+            if placed:
+                described = list(map(_sum_by_span, described, batch.attended.cpu(), placed))
         items = []
         for row, item in zip(rows, described, strict=True):
             named = replace(item, metadata=item.metadata | read_metadata(row))
-            # Images and token ids have no words.
-            items.append(named if unit in ("word", item.unit) else named.aggregate(unit))
+            if not isinstance(unit, str):
+                own = {"unit": "span"} if "unit" in item.params and not method.card.learned else {}
+                items.append(replace(named, params=item.params | own))
+            else:
+                # Images and token ids have no words.
+                items.append(named if unit in ("word", item.unit) else named.aggregate(unit))
         yield items
+
+
+def _set_units(batch: Batch, method: Explainer, placed: Sequence[Units]) -> Batch:
+    """Return the batch with spans as its units, unless the method keeps the units that it was trained with."""
+    if method.card.learned:
+        return batch
+    return replace(batch, unit_of=torch.stack([units.number for units in placed]).to(batch.device))
+
+
+def _sum_by_span(item: Explanation, attended: Tensor, placed: Units) -> Explanation:
+    """Return the explanation with the spans' sums of its tokens' scores."""
+    assert item.token_scores is not None
+    member = placed.number[attended].numpy()[:, None] == np.arange(len(placed.units))
+    return item.with_units(placed.units, item.token_scores @ member, "span")
 
 
 class ExplainedBatch(NamedTuple):
@@ -259,7 +290,7 @@ def describe_batch(
 
 
 def _explain_response(
-    model: GeneratingModel, example: Any, index: int, method: Explainer, target: Any, unit: UnitName,
+    model: GeneratingModel, example: Any, index: int, method: Explainer, target: Any, unit: UnitName | Spans,
     attribute_target: bool,
 ) -> Explanation:  # fmt: skip
     """Explain spans of the response of one example, or the response rather than its foil.
@@ -295,18 +326,21 @@ def _explain_response(
 
 
 def _explain_spans(
-    model: GeneratingModel, row: Mapping[str, Any], index: int, method: Explainer, target: Any, unit: UnitName,
+    model: GeneratingModel, row: Mapping[str, Any], index: int, method: Explainer, target: Any, unit: UnitName | Spans,
     attribute_target: bool,
 ) -> Explanation:  # fmt: skip
     """Explain spans of the response of one example."""
     batch = model.encode([row])
     (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
-    spans, units = find_target_spans(exchange, target), list_units(batch, unit)
+    spans, name = find_target_spans(exchange, target), unit if isinstance(unit, str) else "span"
+    units = list_units(batch, unit) if isinstance(unit, str) else place_spans(batch, unit, index)
+    if not isinstance(unit, str):
+        batch = _set_units(batch, method, [units])
     targets = torch.tensor(spans, device=batch.device)[:, None]
     with torch.no_grad(), model.evaluation_mode():
         table = require_finite_logits(model(batch).logits)
     scores, rest, response_scores = score_units(method, model, batch, targets, units, attribute_target=attribute_target)
-    bounds = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
+    bounds = method.lower_bounds(scores, name) if isinstance(method, TrainedCitation) else None
     sentences, metadata = exchange.spans("sentences"), dict[str, Any]()
     if bounds is not None:
         # The bounds were calibrated on sentences, so they hold for nothing else.
@@ -318,7 +352,7 @@ def _explain_spans(
     scored = {"units": units.units, "scores": scores, "bounds": bounds, "response_scores": response_scores}
     scored["rest"] = rest
     described = tuple(model.describe_targets(batch, span, table)[0] for span in targets)
-    return _describe(method, described, unit=unit, metadata=metadata, **about, **scored)
+    return _describe(method, described, unit=name, metadata=metadata, **about, **scored)
 
 
 def _describe(method: Explainer, targets: tuple[Target, ...], **fields: Any) -> Explanation:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, get_args
+from numbers import Integral
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expound.data.alignment import find_paragraph_ends, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
-from expound.data.unit_names import UnitName
+from expound.data.alignment import (
+    TokenSpan,
+    find_paragraph_ends,
+    find_part_of_tokens,
+    find_sentence_ends,
+    find_span_of_tokens,
+    find_text_of_tokens,
+)
+from expound.data.unit_names import Spans, UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import Explainer
 from expound.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
@@ -114,6 +123,82 @@ def list_units(batch: Batch, unit: UnitName) -> Units:
         # A token may cover no characters, as a piece of a byte sequence.
         units.append(Unit(name or alignment.tokens[inside[0]], side, start, end))
     return Units(tuple(units), number)
+
+
+def read_spans(unit: UnitName | Spans | Sequence[Spans] | None, count: int) -> list[Spans] | None:
+    """Return the spans of each of `count` examples, given a list of spans for one or a list of lists; None for a name.
+
+    Raises:
+        ExpoundError: another number of lists.
+    """
+    if unit is None or isinstance(unit, str):
+        return None
+    lists: Any = list(unit)
+    # A list of spans begins with a span, whose first value is a number.
+    if count == 1 and lists and isinstance(lists[0], Sequence) and isinstance(next(iter(lists[0]), None), Integral):
+        lists = [lists]
+    if len(lists) != count:
+        raise ExpoundError(
+            f"unit is a name or a list of spans (start, end) for each of {count} examples, not {unit!r:.80}"
+        )
+    return cast(list[Spans], lists)
+
+
+def place_spans(batch: Batch, spans: Spans, index: int) -> Units:
+    """Return the spans of a batch of one example as units in their order; those that truncation cut off are left out.
+
+    Raises:
+        ExpoundError: what is no span of the example's texts, spans that overlap, or one without a token of its own.
+    """
+    if batch.alignments is None:
+        raise ExpoundError(f"example {index} has no text that spans could be of: leave unit out")
+    (alignment,) = batch.alignments
+    found = _check_spans(spans, alignment.texts, index)
+    row = torch.full_like(batch.word_of[0], -1)
+    row[batch.attended[0]] = torch.tensor(find_span_of_tokens(alignment, found), device=batch.device)
+    row = torch.where(batch.content[0], row, -1).cpu()
+    last = [0] * len(alignment.texts)
+    for token in alignment.spans:
+        if token is not None:
+            last[token[0]] = max(last[token[0]], token[2])
+    units, number = list[Unit](), torch.full_like(row, -1)
+    for place, (segment, start, end) in enumerate(found):
+        name = alignment.texts[segment][start:end]
+        if (row == place).any():
+            number[row == place] = len(units)
+            units.append(Unit(name, segment, start, end))
+        elif not (alignment.truncated and start >= last[segment]):
+            raise ExpoundError(
+                f"the span ({start}, {end}) of example {index}, {name!r:.40}, has no token: make it longer"
+            )
+    return Units(tuple(units), number)
+
+
+def _check_spans(spans: Any, texts: Sequence[str], index: int) -> list[TokenSpan]:
+    """Return spans as (number of the text, start, end)."""
+    expected = "(start, end)" if len(texts) == 1 else "(number of the text, start, end)"
+    found = list[TokenSpan]()
+    for span in spans if isinstance(spans, Sequence) else [spans]:
+        values = tuple(span) if isinstance(span, Sequence) else ()
+        if len(values) == 2 and len(texts) == 1:
+            values = (0, *values)
+        if len(values) != 3 or not all(isinstance(value, Integral) for value in values):
+            raise ExpoundError(f"a span of example {index} is {expected}, whole numbers, not {span!r:.40}")
+        segment, start, end = map(int, values)
+        if not (0 <= segment < len(texts) and 0 <= start < end <= len(texts[segment])):
+            sizes = " and ".join(str(len(text)) for text in texts)
+            raise ExpoundError(
+                f"the span {span} of example {index} is empty or outside: its text has {sizes} characters, end excluded"
+            )
+        for other in found:
+            if other[0] == segment and start < other[2] and other[1] < end:
+                raise ExpoundError(
+                    f"the spans {other[1:]} and {(start, end)} of example {index} overlap: cut one of them"
+                )
+        found.append((segment, start, end))
+    if not found:
+        raise ExpoundError(f"example {index} has no span: give at least one {expected}")
+    return found
 
 
 def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:

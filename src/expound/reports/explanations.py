@@ -35,7 +35,7 @@ class Explanation:
         targets: [T] the outputs that are explained: a class, a value, an answer, a tag, or spans of a response.
         units: [U] the parts of the input that have scores, of the size `unit`.
         scores: [T, U].
-        unit: `token`, `word`, `sentence`, `paragraph`, `source`, or `patch` of an image.
+        unit: `token`, `word`, `sentence`, `paragraph`, `source`, `span` (chosen by the user), or `patch` of an image.
         texts: the one or two texts, or the visible texts of a prompt; empty for an image or token ids.
         method: the explainer's id; `params`: its parameters, JSON values only.
         prediction: what the model predicts; None for generated text.
@@ -197,7 +197,7 @@ class Explanation:
             content = [place for place, special in enumerate(self.special) if not special]
             if self.token_scores is None:
                 raise ExpoundError(f"the scores are of each {self.unit}: explain with unit='token'")
-            result = self._with_units(tuple(self.tokens[at] for at in content), self.token_scores[:, content], "token")
+            result = self.with_units(tuple(self.tokens[at] for at in content), self.token_scores[:, content], "token")
         elif unit is not None and unit != self.unit:
             units, groups, of_space = find_groups(self, unit)
             # [U, G] membership: the product sums the scores of each group.
@@ -205,11 +205,11 @@ class Explanation:
             for place, group in of_space.items():
                 assert self.token_scores is not None
                 scores[:, group] += self.token_scores[:, place]
-            result = self._with_units(units, scores, unit)
+            result = self.with_units(units, scores, unit)
         return result if target is None else result._aggregate_targets(target)
 
-    def _with_units(self, units: tuple[Unit, ...], scores: NDArray[np.float32], unit: str) -> Explanation:
-        """Return the explanation with other units; what they do not have of the scores is the rest."""
+    def with_units(self, units: tuple[Unit, ...], scores: NDArray[np.float32], unit: str) -> Explanation:
+        """Return the explanation with other units and their scores [T, U]; what they do not have of the sum is the rest."""
         rest = self.rest
         if rest is not None:
             rest = rest + self.scores.sum(1, dtype=np.float64) - scores.sum(1, dtype=np.float64)
