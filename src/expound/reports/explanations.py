@@ -209,7 +209,7 @@ class Explanation:
         return result if target is None else result._aggregate_targets(target)
 
     def with_units(self, units: tuple[Unit, ...], scores: NDArray[np.float32], unit: str) -> Explanation:
-        """Return the explanation with other units and their scores [T, U]; what they do not have of the sum is the rest."""
+        """Return the explanation with other units, whose scores are [T, U]; what they lack of the sum is the rest."""
         rest = self.rest
         if rest is not None:
             rest = rest + self.scores.sum(1, dtype=np.float64) - scores.sum(1, dtype=np.float64)
