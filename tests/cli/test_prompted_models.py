@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 import transformers as hf
 
 import expound
 from expound.cli import main
-from families import TEXT, processor
+from families import TEXT, processor, tiny
 
 LABELS = "bad=N,good=P"
 
@@ -64,3 +65,26 @@ def test_another_prompt_is_another_comparison(decoder, tmp_path, capsys):
 def test_half_a_prompt_is_an_error(decoder, words, message, capsys):
     assert main(["explain", "a film", "--model", str(decoder), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_masking_model_is_trained_for_a_prompted_model_and_judged_by_the_commands_that_it_names(
+    decoder, tmp_path, capsys
+):
+    encoder = tmp_path / "encoder"
+    tiny("bert").base_model.save_pretrained(encoder)
+    processor("bert").save_pretrained(encoder)
+    out = tmp_path / "masking"
+    data = ["--data", "generated?size=40", "--device", "cpu", "--quiet"]
+    prompt = ["--template", "Review:{text}\nAnswer:", "--labels", "negative=N,positive=P"]
+    command = ["train", "aml", "--model", str(decoder), *data, *prompt, "--max-length", "64", "--output-dir", str(out)]
+    assert main(command) == 2
+    assert "explained by an encoder: give its folder or hub name as backbone (--backbone)" in capsys.readouterr().err
+    assert main([*command, "--backbone", str(encoder), "--epochs", "1", "--train-rows", "8", "--dev-rows", "4"]) == 0
+    shown = capsys.readouterr()
+    assert "of decompx_linear of the same model" in shown.out
+    assert json.loads((out / "config.json").read_text())["mode"] == "omit"
+    # The commands that the run names are complete.
+    named = shlex.split(shown.err.split("expound explain TEXT ")[1].split("  expound compare")[0])
+    assert main(["explain", "a moving film", *named, "--device", "cpu"]) == 0
+    assert main(["train", "er_joint", "--model", str(decoder), *data, *prompt, "--output-dir", str(out)]) == 2
+    assert "No such option: --template" in capsys.readouterr().err

@@ -244,7 +244,8 @@ def aml(
         "Metric that explanations are trained for; any id of `expound metrics`, with the paper's rounding by default.",
     ] = "aopc_comprehensiveness",
     backbone: Annotated[
-        str | None, "Encoder that learns to mask. Default: the explained model, if it is an encoder."
+        str | None,
+        "Encoder that learns to mask. Default: the explained model, if it is an encoder.",
     ] = None,
     preservation_weight: Annotated[float | None, "λ_p; with --trials, the λ that are not given are searched."] = None,
     sparsity_weight: Annotated[float | None, "λ_a. Default without a search: 0.1, the others 0.5."] = None,
@@ -271,8 +272,9 @@ def aml(
 ) -> Recipe:
     """Train a model that masks the words another model does not need, and so explains it in one pass (AML).
 
-    --model is the fine-tuned classifier that is explained; it is not changed. The result is an explainer:
-    expound compare --methods attributive_masking:OUTPUT, or attributive_masking:OUTPUT?refine_steps=10.
+    --model is the fine-tuned classifier that is explained; it is not changed. A language model is a classifier with
+    --template and --labels, and needs --backbone. The result is an explainer: expound compare --methods
+    attributive_masking:OUTPUT, or attributive_masking:OUTPUT?refine_steps=10.
 
     Example: expound train aml --model runs/sst --data sst:data/sst --metric aopc_comprehensiveness
     --output-dir runs/aml

@@ -183,7 +183,11 @@ def _require_rationales(name: str, data: Dataset) -> None:
 
 
 def load_explained_model(
-    name: str, model: Source | ExplainedModel, options: RunOptions, task: str | None = None
+    name: str,
+    model: Source | ExplainedModel,
+    options: RunOptions,
+    task: str | None = None,
+    prompt: Mapping[str, Any] | None = None,
 ) -> ExplainedModel:
     """Return the model that a recipe explains, on the device of the run.
 
@@ -192,14 +196,17 @@ def load_explained_model(
         model: the fine-tuned model.
         options: options of the run; only the tokenizer, `max_length` and the device apply.
         task: see `expound.load`.
+        prompt: the options of `expound.load` that make a causal language model a classifier, if it is prompted.
 
     Raises:
-        ExpoundError: a model from scratch, or a tokenizer for a model that has its own.
+        ExpoundError: a model from scratch, or a tokenizer or task for a model that has its own.
     """
     tokenizer, max_length = options.processing_class, options.max_length
     if isinstance(model, ExplainedModel):
         if tokenizer not in (None, model.processing_class):
             raise ExpoundError("the explained model has its tokenizer already: processing_class does not apply")
+        if task not in (None, model.task.name):
+            raise ExpoundError(f"the explained model's task is {model.task.name} already: leave out task {task}")
         if max_length is None:
             return model
         return model.with_max_length(max_length)
@@ -207,9 +214,10 @@ def load_explained_model(
         raise ExpoundError(f"{name} explains a model that is fine-tuned already: give its folder as the model")
     if isinstance(tokenizer, str | Path):
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
+    settings: dict[str, Any] = {"task": task, "max_length": max_length, **(prompt or {})}
     if not isinstance(model, str | Path):
-        return load(model, tokenizer, task=task, max_length=max_length)
+        return load(model, tokenizer, **settings)
     device = "cuda"
     if options.trainer_arguments.get("use_cpu") or not torch.cuda.is_available():
         device = "cpu"
-    return load(model, tokenizer, device, task=task, max_length=max_length)
+    return load(model, tokenizer, device, **settings)

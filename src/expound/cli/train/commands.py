@@ -132,6 +132,9 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
 
     known = {"Recipe": object, "Search": object, "RunOptions": object}
     shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[3:]
+    # Only a model that stays as it is can be prompted: training replaces the head.
+    if not factory().keeps_model:
+        shared = [option for option in shared if option.name not in ("template", "labels")]
     keyword = inspect.Parameter.KEYWORD_ONLY
     preset = inspect.Parameter("preset", keyword, default=None, annotation=PRESET)
     search = inspect.Parameter("search", keyword, default=None, annotation=SEARCH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +47,17 @@ def print_change(recipe: Recipe, result: TrainResult, start: str, dev: Dataset, 
     console().print(f"what {recipe.name} is for: {sentence}", markup=False, highlight=False, soft_wrap=True)
 
 
-def say_next_commands(recipe: Recipe, result: TrainResult, start: str, data: str, split: str) -> None:
-    """Say how to look at the run's explanations, and how to judge them."""
+def say_next_commands(
+    recipe: Recipe, result: TrainResult, start: str, data: str, split: str, prompt: Mapping[str, str | None]
+) -> None:
+    """Say how to look at the run's explanations, and how to judge them; `prompt`: the options of a prompted model."""
     folder = Path(result.output_dir)
     saved = find_saved_explainers(folder)
     model = start if recipe.keeps_model else str(folder)
     methods = saved[:1] or ([] if recipe.effect is None else [recipe.effect.explainer.replace("{run}", str(folder))])
     shared = ["--model", model]
+    for option, text in prompt.items():
+        shared += [] if text is None else [option, text]
     if result.model.task.is_generated:
         shared += ["--task", "generation"]
     say("next:")

@@ -98,6 +98,8 @@ def run(
     text_pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
     rationale_column: options.RationaleColumn = None,
+    template: options.Template = None,
+    labels: options.Labels = None,
 ) -> None:
     """Train with a recipe and print the metrics on the dev split.
 
@@ -113,6 +115,7 @@ def run(
         require_effect(recipe)
     folders = make_seed_folders(seeds, output_dir) or {run_options.seed: output_dir}
     start = choose_starting_point(model, config)
+    prompt = options.prompt_options(template, labels)
     set_threads(threads, hidden_size(start), run_options.device)
     set_stop_message(f"checkpoints are saved in {output_dir}: resume with the same command")
     named = options.column_options(text_column, text_pair_column, label_column, rationale_column)
@@ -130,10 +133,11 @@ def run(
     }
     trainer_args = {name: value for name, value in arguments.items() if value is not None}
     trainer_args |= parse_trainer_arguments(argument)
+    source, run_options = load_prompted(recipe, start, run_options, prompt)
     results: dict[int, TrainResult] = {}
     for seed, folder in folders.items():
         seeded = replace(run_options, seed=seed)
-        results[seed] = (search or recipe).train(start, train, dev, folder, seeded, arguments=trainer_args)
+        results[seed] = (search or recipe).train(source, train, dev, folder, seeded, arguments=trainer_args)
         if not results[seed].finished:
             break
     processes = PartialState()
@@ -146,14 +150,27 @@ def run(
         print_report(result, dev_split, len(dev))
         if control:
             seeded = replace(run_options, seed=seed)
-            values.append(print_difference(recipe, result, start, train, dev, seeded, trainer_args))
+            values.append(print_difference(recipe, result, source, train, dev, seeded, trainer_args))
     if processes.is_main_process:
         if len(results) > 1:
             print_over_seeds(recipe, list(results.values()), values)
         # A control run has told more already.
         elif not control:
             print_change(recipe, result, start, dev, run_options)
-        say_next_commands(recipe, result, start, data, dev_split)
+        say_next_commands(recipe, result, start, data, dev_split, {"--template": template, "--labels": labels})
+
+
+def load_prompted(
+    recipe: Recipe, start: str, run_options: RunOptions, prompt: Mapping[str, Any]
+) -> tuple[Any, RunOptions]:
+    """Return the source and the options of a run: the prompted model with its tokenizer if there is a prompt."""
+    from expound.recipes.base import load_explained_model
+
+    if not prompt:
+        return start, run_options
+    return load_explained_model(recipe.name, start, run_options, prompt=prompt), replace(
+        run_options, processing_class=None
+    )
 
 
 def make_seed_folders(seeds: str | None, folder: Path) -> dict[int, Path]:
@@ -172,6 +189,7 @@ def check_command(values: Mapping[str, Any], device: str | None) -> None:
     if start.endswith(".json") and not Path(start).exists():
         raise ExpoundError(f"the configuration {start} does not exist")
     check(models=[] if values.get("config") else [start], data=values["data"])
+    options.prompt_options(values.get("template"), values.get("labels"))
     if device not in (None, "cpu", "cuda"):
         raise ExpoundError(f"expected the device cpu or cuda, got {device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs")
     check_arguments(list(parse_trainer_arguments(values.get("argument"))))

@@ -73,7 +73,8 @@ class AttributiveMasking(MaskingNetwork, SinglePass):
         if backbone is None:
             if model.is_decoder or hasattr(model.model, "get_base_model"):
                 raise ExpoundError(
-                    "decoders and adapted models are explained by an encoder: give one as backbone, as roberta-base"
+                    "decoders and adapted models are explained by an encoder: give its folder or hub name as backbone "
+                    "(--backbone), such as FacebookAI/roberta-base"
                 )
             backbone, tokenizer = model.model.base_model, model.tokenizer
         encoder, tokenizer = _load_encoder(backbone, tokenizer)
