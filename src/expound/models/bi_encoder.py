@@ -19,7 +19,7 @@ from expound.errors import ExpoundError, unknown
 from expound.models.batch import Batch
 from expound.models.checks import Probe, find_failure
 from expound.models.encoding import encode as encoding
-from expound.models.encoding.template import TemplateEncoding
+from expound.models.encoding.template import TemplateEncoding, encode_rows
 from expound.models.explained import ExplainedModel
 from expound.models.families import Head
 from expound.models.layers.architecture import get_first_position
@@ -155,7 +155,7 @@ class BiEncoder(ExplainedModel):
         # Tokenized one by one, so that each text gets special tokens and may have the full length.
         sides = []
         for column in zip(*texts, strict=True):
-            sides.append(self.tokenizer(list(column), truncation=True, max_length=self.max_length).encodings)
+            sides.append(encode_rows(self.tokenizer, [(text,) for text in column], self.max_length))
         encodings, alignments, cut = list[TemplateEncoding](), list[Alignment](), 0
         for text, one, other in zip(texts, *sides, strict=True):
             is_cut = bool(one.overflowing or other.overflowing)
@@ -167,7 +167,7 @@ class BiEncoder(ExplainedModel):
         return encodings, tuple(alignments)
 
 
-def _join(one: Encoding, other: Encoding) -> TemplateEncoding:
+def _join(one: Encoding | TemplateEncoding, other: Encoding | TemplateEncoding) -> TemplateEncoding:
     """Return the tokens of two texts in one row."""
     joined = TemplateEncoding([], [], [], [], [], [])
     # Not `Encoding.merge`, which keeps the texts' sequence ids in some versions of tokenizers only.

@@ -162,13 +162,12 @@ class HuggingFaceModel(nn.Module):
             raise ExpoundError(
                 "the model came without a tokenizer: save one in its folder, or pass it as processing_class"
             )
-        # Marian's tokenizer is slow, but its SentencePiece model gives the characters.
-        if not (getattr(self.processing_class, "is_fast", False) or hasattr(self.processing_class, "spm_source")):
+        # Slow tokenizers of transformers are asked part by part, see `encode_slowly`.
+        if not (
+            getattr(self.processing_class, "is_fast", False) or hasattr(self.processing_class, "prepare_for_model")
+        ):
             name = type(self.processing_class).__name__
-            raise ExpoundError(
-                f"{name} is a slow tokenizer, which does not say where its tokens are in the text: give a fast one, if "
-                "its kind has one (AutoTokenizer loads it), or token ids (Batch.from_ids)"
-            )
+            raise ExpoundError(f"{name} is no tokenizer of transformers: give one, or token ids (Batch.from_ids)")
         return self.processing_class
 
     @property

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, cast
 
 import numpy as np
 import torch
 from PIL import Image
+from tokenizers import Encoding
 from torch import Tensor
 
 from expound.data.alignment import Alignment, align, token_mask
@@ -17,6 +18,7 @@ from expound.data.rows import read_row
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
 from expound.models.encoding.images import count_leading_tokens
+from expound.models.encoding.template import encode_rows
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import get_part_config
 from expound.models.state import get_lock
@@ -137,14 +139,9 @@ def _tokenize(model: HuggingFaceModel, rows: Rows) -> TokenizedRows:
     texts = get_texts(rows)
     if model.task.reads_context and len(texts[0]) == 1:
         raise ExpoundError("question answering needs a question, 'text', and its context, 'text_pair'")
-    columns = [list(column) for column in zip(*texts, strict=True)]
     # A question is never cut, only its context.
     strategy = "only_second" if model.task.reads_context else "longest_first"
-    try:
-        encodings = model.tokenizer(*columns, truncation=strategy, max_length=model.max_length, padding=False).encodings
-    # tokenizers raises nothing narrower than Exception.
-    except Exception as error:
-        raise ExpoundError(f"the texts cannot be cut into at most {model.max_length} tokens: {error}") from error
+    encodings = encode_rows(model.tokenizer, texts, model.max_length, strategy)
     is_cut = [bool(encoding.overflowing) for encoding in encodings]
     if any(is_cut):
         logger.warning(
@@ -152,7 +149,7 @@ def _tokenize(model: HuggingFaceModel, rows: Rows) -> TokenizedRows:
             sum(is_cut), len(rows), model.max_length,
         )  # fmt: skip
     examples = zip(texts, encodings, is_cut, strict=True)
-    return encodings, tuple(align(text, encoding, truncated=cut) for text, encoding, cut in examples)
+    return encodings, tuple(align(text, cast(Encoding, encoding), truncated=cut) for text, encoding, cut in examples)
 
 
 def get_texts(rows: Rows) -> list[tuple[str, ...]]:

@@ -15,6 +15,7 @@ from expound.errors import ExpoundError
 
 SpecialTokens = Literal["all", "before"] | None
 _copies: WeakKeyDictionary[Any, Tokenizer] = WeakKeyDictionary()
+SPACE = re.compile(r"\s*")
 FIELD = re.compile(r"\{(text|text_pair)\}")
 
 
@@ -69,7 +70,7 @@ class TemplateEncoding:
     sequence_ids: list[int | None]
     special_tokens_mask: list[int]
     type_ids: list[int]
-    overflowing: tuple[()] = ()
+    overflowing: tuple[TemplateEncoding, ...] = ()
 
 
 def encode_template(
@@ -156,6 +157,103 @@ def _find_side(span: tuple[int, int], whole: str, places: Mapping[int, tuple[int
     return None
 
 
+def encode_rows(
+    tokenizer: Any, texts: Sequence[tuple[str, ...]], max_length: int, truncation: str = "longest_first"
+) -> list[Encoding | TemplateEncoding]:
+    """Return the tokens of every text or pair, cut to `max_length`.
+
+    Raises:
+        ExpoundError: texts that cannot be cut so far, or whose characters a slow tokenizer does not keep.
+    """
+    if not tokenizer.is_fast:
+        return [encode_slowly(tokenizer, text, max_length=max_length, truncation=truncation) for text in texts]
+    columns = [list(column) for column in zip(*texts, strict=True)]
+    try:
+        return list(tokenizer(*columns, truncation=truncation, max_length=max_length, padding=False).encodings)
+    # tokenizers raises nothing narrower than Exception.
+    except Exception as error:
+        raise ExpoundError(f"the texts cannot be cut into at most {max_length} tokens: {error}") from error
+
+
+def encode_slowly(
+    tokenizer: Any, texts: tuple[str, ...], *, special: bool = True, max_length: int | None = None,
+    truncation: str = "longest_first",
+) -> TemplateEncoding:  # fmt: skip
+    """Return the tokens of a text or a pair by a tokenizer without a fast version (ESM, ByT5).
+
+    Their characters are those that they spell, if together they spell the whole text.
+
+    Raises:
+        ExpoundError: the tokens do not spell the text, or are put together in an unknown way.
+    """
+    ids, offsets = list[list[int]](), list[list[tuple[int, int]]]()
+    unknown = f"{type(tokenizer).__name__} has no fast version, and its tokens"
+    for text in texts:
+        tokens = tokenizer.tokenize(text)
+        found = _spell(text, tokens)
+        if found is None:
+            raise ExpoundError(f"{unknown} do not spell the text {text[:40]!r}, so they have no characters to explain")
+        offsets.append(found)
+        ids.append(tokenizer.convert_tokens_to_ids(tokens))
+    kept, most = ids, sum(map(len, ids)) + special * tokenizer.num_special_tokens_to_add(pair=len(ids) > 1)
+    if max_length is not None and most > max_length:
+        remaining = tokenizer.truncate_sequences(
+            *ids, num_tokens_to_remove=most - max_length, truncation_strategy=truncation
+        )
+        kept = list(remaining[: len(ids)])
+    limits = {"truncation": truncation, "max_length": max_length} if max_length is not None else {}
+    made = tokenizer.prepare_for_model(
+        *kept, add_special_tokens=special, return_special_tokens_mask=True, return_token_type_ids=True
+    )
+    whole, added = list(made["input_ids"]), list(made["special_tokens_mask"])
+    rows, cut = list[tuple[int, int, tuple[int, int]]](), list[TemplateEncoding]()
+    for side, (part, full, spans) in enumerate(zip(kept, ids, offsets, strict=True)):
+        # Tokens are cut off at the end, unless the tokenizer was told otherwise.
+        rows += [(number, side, span) for number, span in zip(part, spans, strict=False)]
+        lost = spans[len(part) :]
+        count, names = len(lost), tokenizer.convert_ids_to_tokens(full[len(part) :])
+        cut.append(TemplateEncoding(full[len(part) :], names, lost, [side] * count, [0] * count, [0] * count))
+    is_proven = (
+        all(part == full[: len(part)] for part, full in zip(kept, ids, strict=True))
+        and len(added) == len(whole)
+        and [number for number, mark in zip(whole, added, strict=False) if not mark] == [row[0] for row in rows]
+        and list(tokenizer(*texts, add_special_tokens=special, **limits)["input_ids"]) == whole
+    )
+    if not is_proven:
+        raise ExpoundError(f"{unknown} are not those of its text {texts[0][:40]!r} in their order: it is not explained")
+    places = iter(rows)
+    owners = [(None, (0, 0)) if mark else next(places)[1:] for mark in added]
+    return TemplateEncoding(
+        ids=whole,
+        tokens=tokenizer.convert_ids_to_tokens(whole),
+        offsets=[span for _, span in owners],
+        sequence_ids=[side for side, _ in owners],
+        special_tokens_mask=added,
+        type_ids=list(made["token_type_ids"]),
+        overflowing=tuple(each for each in cut if each.ids),
+    )
+
+
+def _spell(text: str, tokens: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Return each token's characters if the tokens are the text without white space, or its bytes; else None."""
+    offsets, cursor = list[tuple[int, int]](), 0
+    for token in tokens:
+        space = SPACE.match(text, cursor)
+        if space is not None and not text.startswith(token, cursor):
+            cursor = space.end()
+        offsets.append((cursor, cursor + len(token)))
+        cursor += len(token)
+    if all(text[start:end] == token for token, (start, end) in zip(tokens, offsets, strict=True)):
+        return offsets if not text[cursor:].strip() else None
+    # ByT5 writes each byte as the character of that number.
+    pieces = [token.encode("latin-1" if len(token) == 1 and token < "\u0100" else "utf-8") for token in tokens]
+    owner = [place for place, character in enumerate(text) for _ in character.encode()]
+    ends = list(accumulate(map(len, pieces)))
+    if b"".join(pieces) != text.encode() or not all(pieces):
+        return None
+    return [(owner[end - len(piece)], owner[end - 1] + 1) for piece, end in zip(pieces, ends, strict=True)]
+
+
 class SplitEncoding(NamedTuple):
     """The attributes of a `tokenizers.Encoding` that are used: L tokens, their characters, and a mask of added ones."""
 
@@ -181,11 +279,11 @@ class SplitEncoding(NamedTuple):
 
 def tokenize_text(
     tokenizer: Any, text: str, *, special: bool = True, target: bool = False, literal: Sequence[tuple[int, int]] = ()
-) -> Encoding | SplitEncoding:
+) -> Encoding | SplitEncoding | TemplateEncoding:
     """Return the tokens of a text with their characters.
 
     Args:
-        tokenizer: a fast tokenizer, or one around SentencePiece (Marian's).
+        tokenizer: a fast tokenizer, one around SentencePiece (Marian's), or one whose tokens spell their text.
         text: the text.
         special: add special tokens.
         target: the text is one that a decoder generates.
@@ -193,7 +291,7 @@ def tokenize_text(
             could end its message otherwise, and begin another one.
 
     Raises:
-        ExpoundError: special tokens in the text, with a tokenizer around SentencePiece.
+        ExpoundError: special tokens in the text, with a tokenizer that is not fast, or one that loses characters.
     """
     # Marian has separate vocabularies for the languages that it reads and writes.
     argument = {"text_target": text} if target else {"text": text}
@@ -201,6 +299,17 @@ def tokenize_text(
     if tokenizer.is_fast:
         encoding: Encoding = output.encodings[0]
         return _split_special_tokens(tokenizer, text, encoding, literal)
+    if not hasattr(tokenizer, "spm_source"):
+        spelled = encode_slowly(tokenizer, (text,), special=special)
+        if list(output["input_ids"]) != spelled.ids:
+            raise ExpoundError(
+                f"{type(tokenizer).__name__} writes {text[:40]!r} by other tokens than it reads: give a response as ids"
+            )
+        control = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        for number, (start, end) in zip(spelled.ids, spelled.offsets, strict=True):
+            if number in control and any(start < last and first < end for first, last in literal):
+                raise ExpoundError(f"special tokens stand in the text {text[:40]!r}: leave them out")
+        return spelled
     processor = tokenizer.spm_target if target else tokenizer.spm_source
     tokens, offsets = _split_text(tokenizer, processor, text)
     ids, count = list(output["input_ids"]), len(tokens)
