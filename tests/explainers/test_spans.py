@@ -44,6 +44,8 @@ def test_spans_are_summed_or_removed_as_a_whole_and_the_rest_is_kept():
                 total = whole.scores.sum() + whole.rest[0]
                 assert item.scores.sum() + item.rest[0] == pytest.approx(total, abs=1e-6)
                 assert drop.params["unit"] == "span"
+                with pytest.raises(ExpoundError, match="explain with unit='sentence'"):
+                    drop.aggregate("sentence")
                 batch = model.encode([item.texts if len(item.texts) == 2 else item.texts[0]])
                 with torch.no_grad(), model.evaluation_mode():
                     full = model.probabilities(batch)[0, drop.target.value]

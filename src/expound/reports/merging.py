@@ -28,7 +28,8 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
         ExpoundError: the units are larger than that already, or have no text.
     """
     if item.unit not in SIZES or unit not in SIZES or SIZES.index(unit) < SIZES.index(item.unit):
-        raise ExpoundError(f"scores of each {item.unit} cannot be summed by {unit}: choose a larger unit of {SIZES}")
+        advice = f"choose a larger unit of {SIZES}" if item.unit in SIZES else f"explain with unit={unit!r}"
+        raise ExpoundError(f"scores of each {item.unit} cannot be summed by {unit}: {advice}")
     if any(each.segment < 0 for each in item.units):
         raise ExpoundError(f"the units have no text, so they belong to no {unit}")
     ends = [_find_ends(text, unit) for text in item.texts]
