@@ -30,7 +30,7 @@ FEW = {
     "shapley_sampling": {"n_samples": 24},
     "reagent": {"n_steps": 6},
     "context_cite": {"n_samples": 24, "alpha": 1e-4},
-    "solvex": {"beam": 2, "objective": "comprehensiveness"},
+    "solvex": {"beam": 2, "criterion": "comprehensiveness"},
 }
 
 
