@@ -113,7 +113,7 @@ def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     records = [json.loads((result.output_dir / RECORD).read_text()) for result in (attention, probe)]
     assert [record["config"]["trainer"] for record in records] == ["attention_to_source", "hidden_state_probe"]
     assert "Products of hidden states take the place of attention." in records[1]["departures"]
-    with pytest.raises(ExpoundError, match="holds a run with another configuration"):
+    with pytest.raises(ExpoundError, match="holds a run of at2 with another configuration"):
         train_explainer(model, tmp_path / "attention_to_source", rows, explainer="hidden_state_probe")
     with pytest.raises(ExpoundError, match=r"unknown explainer 'probe'.*hidden_state_probe"):
         RECIPES["at2"](explainer="probe")

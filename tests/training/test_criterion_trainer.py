@@ -168,12 +168,15 @@ def test_coefficients_can_be_trained_alone(tmp_path):
     train, dev = load_generated(size=32), load_generated(split="dev", size=16)
     arguments = ARGUMENTS | {"num_train_epochs": 1, "learning_rate": 1e-2, "load_best_model_at_end": False}
     options = {"processing_class": processor("bert"), "arguments": arguments}
-    RECIPES["ivra"]("comprehensiveness", train_model=False).train(start, train, dev, tmp_path / "alone", **options)
+    recipe = RECIPES["ivra"]("comprehensiveness", train_model=False)
+    result = recipe.train(start, train, dev, tmp_path / "alone", **options)
     for name, value in start.named_parameters():
         assert torch.equal(value, before[name][0])
         assert value.requires_grad == before[name][1]
     learned = load_file(tmp_path / "alone" / COEFFICIENTS)
     assert all((value != 1).any() for value in learned.values())
+    changed = max(float((value - 1).abs().max()) for value in learned.values())
+    assert result.metrics["coefficient_change"] == pytest.approx(changed, abs=1e-9)
 
 
 def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):

@@ -58,6 +58,9 @@ def test_terms_that_did_not_move_the_model_are_named_with_what_to_try():
     assert not list(find_idle_terms([norms | {"virtual_adversarial_gradient_norm": 0.1}], terms))
     unchanged = [{"eval_virtual_adversarial": value} for value in (0.5, 0.6, 0.501)]
     assert "did not change on dev" in next(find_idle_terms(unchanged, terms))
+    (message,) = find_idle_terms([{"eval_coefficient_change": 0.0}, {"eval_coefficient_change": 0.0017}], terms)
+    assert "changed by at most 0.0017 from 1" in message
+    assert not list(find_idle_terms([{"eval_coefficient_change": 0.3}], terms))
     assert "70% of the dev explanations" in next(find_idle_terms([{"eval_constant_explanations": 0.7}], terms))
 
 

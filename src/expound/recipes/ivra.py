@@ -187,7 +187,9 @@ def ivra(
         float | None,
         "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
     ] = None,
-    lr_multiplier: Annotated[float, "Learning rate of the coefficients, as a multiple of the model's."] = 1.0,
+    lr_multiplier: Annotated[
+        float, "Learning rate of the coefficients, as a multiple of the model's; 1 moves them little in short runs."
+    ] = 1.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
 ) -> Recipe:
     """Train a fine-tuned model together with an attention that explains it (IvRA).

@@ -174,6 +174,15 @@ class InterpretableAttention(LearnedAttention):
             similarities.append(mean_logits(query, key, attended, causal))
         return torch.stack(similarities, 1)
 
+    @torch.no_grad()
+    def measure_change(self) -> float:
+        """Return the largest difference between a learned coefficient and its initial value 1; NaN if none is learned.
+
+        Rankings change with the coefficients' ratios, so that a change far below 1 leaves the untrained explainer.
+        """
+        changes = [float((weight - 1).abs().max()) for weight in self.parameters() if weight.numel()]
+        return max(changes, default=float("nan"))
+
     def _add_coefficients(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
         if learned:
             self.register_parameter(name, nn.Parameter(torch.ones(shape)))

@@ -11,6 +11,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from expound.explainers.learned.interpretable_attention import InterpretableAttention
 from expound.metrics import Metric, metric
 from expound.metrics.simulatability import simulatability
 from expound.models import Batch, ExplainedModel
@@ -61,7 +62,8 @@ class CriterionTrainer(ObjectiveTrainer):
     def evaluate_criteria(self, data: Dataset) -> dict[str, float]:
         """Return `criterion_NAME` for each criterion of the loss, and their signed sum `criterion`.
 
-        `constant_explanations` is the share of explanations whose scores are all equal.
+        `constant_explanations` is the share of explanations whose scores are all equal, `coefficient_change` the
+        largest change of a coefficient by the training.
         """
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         batches = list(self._batches(sample_evenly(data, AUXILIARY_ROWS))) if judged else []
@@ -73,6 +75,9 @@ class CriterionTrainer(ObjectiveTrainer):
             means[each.name] = summarize_criterion(each.name, self.explained.task.name, found)
             figures[f"criterion_{each.name}"] = means[each.name]
         figures["criterion"] = sum_criteria(means)
+        for each in judged:
+            if isinstance(each.explainer, InterpretableAttention):
+                figures["coefficient_change"] = each.explainer.measure_change()
         if self._constant:
             figures["constant_explanations"] = float(torch.cat(self._constant).double().mean())
         return figures

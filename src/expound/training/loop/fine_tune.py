@@ -58,6 +58,8 @@ OUTCOME_OPTIONS = (
 )
 """Options that change the outcome and are not among the Trainer's arguments."""
 IDLE_EXPLANATIONS = 0.2
+IDLE_COEFFICIENTS = 0.01
+"""Coefficients of attention that start at 1 and change by less than this rank words as before."""
 """Dev explanations above this share without order are reported."""
 
 
@@ -203,7 +205,7 @@ def _warn_if_nothing_learned(result: TrainResult, dev: Dataset) -> None:
 
 
 def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[Objective]) -> Iterator[str]:
-    """Yield a sentence for each term that did not move the model, or whose explanations rank nothing.
+    """Yield a sentence for each term that did not move the model, or whose explanations rank nothing or as before.
 
     A term is idle if its weighted gradient is below 1 % of the task's, as a mean over the probed steps, or if its dev
     value changed by less than 1 % over three or more evaluations.
@@ -221,6 +223,12 @@ def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[O
         values = [entry[f"eval_{term.name}"] for entry in history if f"eval_{term.name}" in entry]
         if len(values) > 2 and abs(values[-1] - values[0]) < IDLE_SHARE * abs(values[0]):
             yield f"{term.name} did not change on dev: {values[0]:.4g} first, {values[-1]:.4g} last. {term.remedy}"
+    changes = [entry["eval_coefficient_change"] for entry in history if "eval_coefficient_change" in entry]
+    if changes and changes[-1] < IDLE_COEFFICIENTS:
+        yield (
+            f"the coefficients of the explanation did not move: they changed by at most {changes[-1]:.2g} from 1, so "
+            "that words rank nearly as with untrained ones. Raise --lr-multiplier (try 100 to 300), or train longer"
+        )
     constant = _mean_logged(history, "eval_constant_explanations")
     if constant is not None and constant > IDLE_EXPLANATIONS:
         yield (
