@@ -77,7 +77,7 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
     batch = model.encode(uneven("bert"))
     for spec, made in (
         ("parameterized_attention?untrained", ParameterizedAttention.for_model(model)),
-        ("parameterized_attention?untrained&layers=last", ParameterizedAttention.for_model(model, "last")),
+        ("parameterized_attention?untrained&used_layers=last", ParameterizedAttention.for_model(model, "last")),
         ("interpretable_attention?untrained=true&normalizer=softmax&special_tokens=no",
          InterpretableAttention.for_model(model, normalizer="softmax", special_tokens=False)),
     ):  # fmt: skip
@@ -85,7 +85,7 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
         assert explainer(spec).name == made.name
     for wrong, message in (
         ("layer=last", "unknown parameter"),
-        ("layers=lost", "unknown layers"),
+        ("used_layers=lost", "unknown used_layers"),
         ("n_heads=3", "unknown parameter"),
         ("special_tokens=perhaps", "true or false"),
     ):

@@ -133,8 +133,9 @@ def test_a_table_is_what_its_runs_say(results):
 def test_explainers_are_compared_with_the_same_one_of_the_reference(results):
     table = make_study_table(results, "explainers")
     assert table.rows == ["slow / IxG", "slow / ATT", "fast / IxG", "fast / ATT"]
-    assert not table.marked[:2].any()
-    assert "differs from slow (paired bootstrap over examples, 4 tests, Benjamini–Hochberg" in table.note
+    # The rows were trained at two rates, so their differences are not put down to the recipe.
+    assert not table.marked.any()
+    assert "Not tested: fast / IxG (other rate), fast / ATT (other rate)" in table.note
     runs = [
         pd.read_parquet(results.store.cell_folder(r.cell.key) / "results.parquet")
         for r in results.find_runs(recipe="fast")

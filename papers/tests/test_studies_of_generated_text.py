@@ -142,7 +142,7 @@ def test_promises_are_calibrated_on_one_set_and_held_against_another(study_runs,
     model = expound.load(study_runs[2] / "base-0" / "model", task="generation", device="cpu")
     TrainedCitation(expound.explainer("decompx_linear"), "source", 0.1).save_pretrained(tmp_path, "decompx_linear")
     known, asked = (expound.load_data(NOTES, split) for split in ("dev", "test"))
-    options = {"citation": str(tmp_path), "calibration": known, "alpha": 0.4}
+    options = {"citation": str(tmp_path), "calibration": known, "error_rate": 0.4}
     check_protocol("promises", options)
     found = run_protocol("promises", model, asked, options)
     cited = TrainedCitation.from_pretrained(tmp_path)

@@ -255,7 +255,7 @@ def test_robust_and_guided_training_has_the_papers_values():
         1e-5,
         1e-5,
     )
-    assert (guided.mask_fraction, guided.aggregation_in_use, guided.direction) == (0.15, "l2", "attention")
+    assert (guided.mask_fraction, guided.aggregate_in_use, guided.direction) == (0.15, "l2", "attention")
     assert (guided.explainer.baselines, guided.explainer.n_steps) == ("zero", 8)
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["num_train_epochs"], arguments["max_grad_norm"]) == (1e-5, 10, 1.0)

@@ -132,7 +132,7 @@ def test_which_run_is_chosen_by_hand(runs, higher, expected):
         (
             "er_joint",
             "wait=1,2",
-            "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: explainer, ",
+            "unknown parameter of er_joint 'wait'. Did you mean 'weight'? Valid choices: distance, explainer, ",
         ),
         ("er_joint", "weight=1,x", "weight: expected float, got 'x'"),
         ("er_joint", "weight", "expected --search NAME=VALUE,VALUE"),

@@ -91,7 +91,8 @@ class Reference:
             if seen:
                 return None
             seen.append(output.detach().requires_grad_())
-            return seen[0]
+            # GIT adds positions in place, which no leaf allows.
+            return seen[0].clone()
 
         if self.decoder is not None:
             table = self.raw.get_encoder().get_input_embeddings()

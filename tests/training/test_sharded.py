@@ -32,7 +32,7 @@ def test_two_processes_with_half_of_the_weights_each_resumed_too(tmp_path):
         on_cpus, *terms = json.loads((tmp_path / f"refused-{process}.json").read_text())
         assert "would train whole copies" in on_cpus
         assert len(terms) == 2
-        assert all("cross_entropy, explanation" in said for said in terms)
+        assert all("cross_entropy, rationale_alignment" in said for said in terms)
 
 
 def test_one_process_shards_nothing(tmp_path):

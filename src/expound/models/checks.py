@@ -236,8 +236,9 @@ def take_example(model: Any, batch: Batch) -> Batch:
     if enough.any():
         row = lengths.masked_fill(~enough, batch.length + 1).argmin()
     alone = batch.select([int(row)]).trim_padding()[0]
-    if model.task.is_generated and not model.is_encoder_decoder and PER_POSITION.issuperset(alone.inputs):
-        assert alone.response is not None
+    is_decoder = model.task.is_generated and not model.is_encoder_decoder
+    # Without a response the pass says what is missing.
+    if is_decoder and alone.response is not None and PER_POSITION.issuperset(alone.inputs):
         end = int(alone.response.sum()) + MOST
         # The positions of the whole text would not be those of its end.
         inputs = {name: values for name, values in alone.inputs.items() if name != "position_ids"}
@@ -249,9 +250,10 @@ def take_example(model: Any, batch: Batch) -> Batch:
 
 def get_tolerance(model: Any) -> float:
     """Return the share of the largest number that counts as rounding of the model's passes."""
-    # Layers of 8-bit weights round their inputs as well, whatever the type, and so does the mixed precision that
-    # Accelerate puts into the model's forward.
-    if getattr(model.model, "is_loaded_in_8bit", False) or hasattr(model.model, "_original_forward"):
+    # Layers of 8-bit and 4-bit weights round their inputs as well, whatever the type, and so does the mixed precision
+    # that Accelerate puts into the model's forward.
+    is_quantized = any(getattr(model.model, f"is_loaded_in_{bits}bit", False) for bits in (8, 4))
+    if is_quantized or hasattr(model.model, "_original_forward"):
         return TOLERANCE[2]
     return TOLERANCE[model.dtype.itemsize]
 

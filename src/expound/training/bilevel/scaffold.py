@@ -162,7 +162,7 @@ class Scaffolding(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """The settings, without the learned weights."""
-        names = ["method", "weight", "normalizer", "student_explainer", "layers", "special_tokens", "source"]
+        names = ["method", "weight", "normalizer", "student_explainer", "used_layers", "special_tokens", "source"]
         if self.teacher is not None:
             names += ["lookahead", "interval", "rate", "max_norm"]
         return {name: getattr(self, name) for name in names}
