@@ -38,7 +38,7 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "texts": (TEXTS, "the text, its two texts, or the visible texts of a prompt"),
     "targets": (pa.list_(TARGET), "the T explained outputs: name, value as JSON (class, number, span), probability, …"),
     "prediction": (TARGET, "what the model predicts; null for generated text"),
-    "unit": (pa.string(), "the size of the units: token, word, sentence, paragraph, source, patch"),
+    "unit": (pa.string(), "the size of the units: token, word, sentence, paragraph, source, span, patch"),
     "units": (
         UNITS,
         "the U parts with scores: text, and segment (number of the text, -1 without), start and end in it",
