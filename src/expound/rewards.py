@@ -82,7 +82,7 @@ def sufficiency(
 
     The reward is the negative of the fall of the answer's log-probability, in nats per token, when all sources but the
     cited ones are removed from the prompt: about 0 if they are enough, less if not. For an answer that cites none of
-    its sources, all are removed. An answer that needs no source has nothing to lose, and one that cites all gets 0:
+    its sources, all are removed. An answer that needs no source cannot lose, and one that cites all gets 0:
     combine this reward with `necessity` or with one for right answers. A completion without an answer gets 0.
 
     Arguments, returned function and errors are those of `necessity`.
@@ -106,7 +106,7 @@ def measure_removal_effects(
         parse: finds the citations in a completion.
 
     Returns:
-        The numbers from 0, and the falls of the answer's log-probability, in nats per token; none without an answer.
+        The numbers from 0, and the falls of the answer's log-probability, in nats per token; empty without an answer.
 
     Raises:
         ExpoundError: the model does not generate, or a source is not in the prompt.

@@ -72,7 +72,7 @@ def cache_if_unreachable(load: Callable[Params, Result]) -> Callable[Params, Res
 
 
 def _is_reachable() -> bool:
-    """Return whether the hub answers within seconds; True also in offline mode, in which nothing is attempted."""
+    """Return whether the hub answers within seconds; True also in offline mode, without a request."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:

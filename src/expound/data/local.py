@@ -42,7 +42,7 @@ def require_local_model(name: str) -> None:
 
 
 def read_explainer_name(folder: Path) -> str | None:
-    """Return the id of the explainer that is saved in a folder, None if there is none."""
+    """Return the id of the explainer that is saved in a folder, or None."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -51,7 +51,7 @@ class RunFolder:
         return self.folder / self.record_name
 
     def read(self) -> dict[str, Any] | None:
-        """Return the record; None if there is none.
+        """Return the record, or None in a folder without one.
 
         Raises:
             OtherRunError: the record has another configuration.

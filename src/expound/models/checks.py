@@ -128,7 +128,7 @@ def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Ten
     """Return whether a shortcut gives the answer of the plain pass, compared on one example once per loaded model.
 
     A shortcut may be taken only where this is true. It is measured even for models that are not to be checked, since it
-    refuses nothing.
+    refuses no model.
 
     Args:
         model: an explained model.

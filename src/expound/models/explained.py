@@ -110,7 +110,7 @@ class ExplainedModel(HuggingFaceModel):
         """Run one pass over the batch as it is padded, and return logits [B, C]; see `forward`.
 
         Raises:
-            ExpoundError: hidden states are asked for, and the model returns none.
+            ExpoundError: hidden states are asked for, and the model does not return them.
         """
         arguments = self._forward_arguments(self.add_position_ids(batch), capture)
         with ExitStack() as scope:

@@ -21,10 +21,10 @@ class RightReasonsLoss(EmbeddingGradientObjective):
     """The squared gradient of the log-probabilities at words outside of the rationale (Ross et al. 2017, eq. 2).
 
     Σ_d (A_bd ∂/∂E_bd Σ_k log p_bk)², mean over examples, where the sum is over the dimensions of all input embeddings
-    and A is 1 at content outside of the rationale, else 0. Special tokens are free. An example that nobody annotated
-    has A = 0 and counts as 0 in the mean, as in the paper; where an annotator marked nothing, A is 1 everywhere.
+    and A is 1 at content outside of the rationale, else 0. Special tokens are free. An example without annotation
+    has A = 0 and counts as 0 in the mean, as in the paper; if an annotator marked no word, A is 1 everywhere.
 
-    `weight`: λ. The term is near 0 in a model that knows nothing yet and can be far above the cross-entropy in one that
+    `weight`: λ. The term is near 0 in an untrained model and can be far above the cross-entropy in one that
     is sure of its answers; a high weight keeps the model unsure. `batch_fraction`: see `Objective.batch_fraction`.
 
     Raises:
@@ -62,7 +62,7 @@ class RightReasonsLoss(EmbeddingGradientObjective):
 
 
 def select_irrelevant(batch: Batch) -> Tensor:
-    """Return the content outside of the rationale [B, L] bool; nothing for examples that nobody annotated."""
+    """Return the content outside of the rationale [B, L] bool; all False for examples without annotation."""
     if batch.has_rationale is None:
         return torch.zeros_like(batch.content)
     return batch.content & ~get_rationale_mask(batch) & batch.has_rationale[:, None]

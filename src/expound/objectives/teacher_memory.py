@@ -15,7 +15,7 @@ MAX_NUMBERS = 1 << 25
 
 
 class TeacherMemory(nn.Module):
-    """A cache of teacher scores per example and target. It is saved in checkpoints, so that resuming changes nothing.
+    """A cache of teacher scores per example and target. It is saved in checkpoints, so that a resumed run is the same.
 
     An example is identified by its tokens and their token types: padding, batch and order do not matter. The memory
     holds at most `max_size` numbers (by default 128 MiB of float32); beyond that, the oldest entries are dropped. Each

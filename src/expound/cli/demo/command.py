@@ -43,7 +43,7 @@ def demo(
 ) -> None:
     """Train a small transformer on generated reviews with known evidence, and compare methods on it.
 
-    With --model, nothing is trained: a real chat model answers three questions about four short documents, and each
+    With --model, training is left out: a real chat model answers three questions about four short documents, and each
     answer is shown with its source.
 
     Example: expound demo --output-dir demo

@@ -24,7 +24,7 @@ JUDGED_ROWS = 64
 
 
 def print_change(recipe: Recipe, result: TrainResult, start: str, dev: Dataset, options: RunOptions) -> None:
-    """Print what the run changed in the metric that the recipe exists for; nothing if there is nothing to compare."""
+    """Print what the run changed in the metric that the recipe exists for, if both models have it."""
     from expound.recipes.base import load_explained_model
 
     effect = recipe.effect

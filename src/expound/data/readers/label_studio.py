@@ -90,7 +90,7 @@ def make_example(
 
 
 def find_text_fields(data: Mapping[str, Any], field: str, where: str) -> tuple[str, ...]:
-    """Return the names of the one or two texts in an object. Raises ExpoundError if it has none."""
+    """Return the names of the one or two texts in an object. Raises ExpoundError if it has no text."""
     for pair in FIELDS:
         if pair[0] in data and pair[1] in data:
             return pair

@@ -176,7 +176,7 @@ class InterpretableAttention(LearnedAttention):
 
     @torch.no_grad()
     def measure_change(self) -> float:
-        """Return the largest difference between a learned coefficient and its initial value 1; NaN if none is learned.
+        """Return the largest difference between a learned coefficient and its initial value 1; NaN if all are fixed.
 
         Rankings change with the coefficients' ratios, so that a change far below 1 leaves the untrained explainer.
         """

@@ -69,7 +69,7 @@ def cut_text(
 
 
 def cut_response(text: str, extents: Sequence[Extent]) -> list[Piece]:
-    """Return a response cut into its parts; white space at the edges of a part belongs to none."""
+    """Return a response cut into its parts; without the white space at the edges of a part."""
     trimmed = []
     for start, end in extents:
         # An underlined line break would be drawn as a dot on an empty line.

@@ -70,7 +70,7 @@ class _EnoughError(Exception):
 
 
 def ignore(_: Any) -> None:
-    """Receive progress or text that nobody reads."""
+    """Drop progress or text that has no reader."""
 
 
 class Explorer:

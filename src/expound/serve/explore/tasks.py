@@ -51,7 +51,7 @@ def make_example(model: ExplainedModel, question: Question, picture: Image.Image
     """Return the question as an example of the library.
 
     Raises:
-        ExpoundError: the model tags nothing in the text, or not the stretch that the question asks for.
+        ExpoundError: the model gives no word of the text a tag, or not the stretch that the question asks for.
     """
     if picture is not None:
         return picture

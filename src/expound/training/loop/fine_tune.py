@@ -176,7 +176,7 @@ def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
 
 @contextmanager
 def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
-    """Use this activation in the head inside the block, and in checkpoints saved there; None changes nothing."""
+    """Use this activation in the head inside the block, and in checkpoints saved there; None keeps its own."""
     if name is None:
         yield
         return

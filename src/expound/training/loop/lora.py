@@ -124,7 +124,7 @@ def adapt(model: ExplainedModel, config: Any) -> None:
 
 
 def adapt_like(student: ExplainedModel, model: ExplainedModel) -> None:
-    """Add the adapters that a model has to its student, anew; a model without adapters changes nothing."""
+    """Add the adapters that a model has to its student, anew, if it has adapters."""
     if hasattr(model.model, "peft_config"):
         config = copy.deepcopy(model.model.peft_config[str(model.model.active_adapter)])
         config.base_model_name_or_path, config.inference_mode = None, False

@@ -143,7 +143,7 @@ class RunOptions:
 
     @property
     def lora_params(self) -> dict[str, Any]:
-        """The parameters of `add_lora`; none for a run that adds no adapters."""
+        """The parameters of `add_lora`; empty for a run without new adapters."""
         if not self.lora_rank:
             return {}
         targets = None if self.lora_targets is None else [part.strip() for part in self.lora_targets.split(",")]

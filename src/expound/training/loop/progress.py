@@ -29,7 +29,7 @@ class ProgressBar(ProgressCallback):
 
 
 class EvaluationLog(TrainerCallback):
-    """One line per evaluation, where nobody would see a bar move: in a log, or in a pipe."""
+    """One line per evaluation, for output without a moving bar: a log or a pipe."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Log an evaluation's figures."""

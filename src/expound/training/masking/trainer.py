@@ -32,7 +32,7 @@ MASK_SPREAD, FLAT = "mask_spread", 0.05
 
 
 class MaskCollapseError(ExpoundError):
-    """Masks that keep nothing, or everything."""
+    """Masks that are all 0, or all 1."""
 
 
 class MaskingModule(TrainingModule):
