@@ -73,6 +73,10 @@ def test_nothing_is_claimed_that_is_within_noise():
     assert "no method is significantly worse than the best" in format_verdict(_board(alike, COSTS))
     worst = _board({"random": NOISE, "fast": NOISE[::-1], "slow": NOISE - 9}, COSTS)
     assert "no method is better than random" in format_verdict(worst)
+    constant = _board({"random": 1e-6 * NOISE, "fast": 1e-6 * NOISE + 1e-4, "slow": 1e-6 * NOISE + 2e-4}, COSTS)
+    assert format_verdict(constant) == (
+        "On 50 examples, Comprehensiveness is 0.000 for all methods: look at the model's accuracy first."
+    )
 
 
 def test_another_metric_that_disagrees_has_a_line_of_its_own():

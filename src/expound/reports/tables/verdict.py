@@ -9,6 +9,7 @@ import numpy as np
 from expound.reports.tables.leaderboard import CHANCE, CONTROL, Leaderboard
 
 NAMED, FEWEST_EXAMPLES, MOST_EXAMPLES = 4, 20, 100_000
+NEGLIGIBLE = 5e-4
 SHARES = ("", "", "half", "a third", "a quarter", "a fifth", "a sixth", "a seventh", "an eighth", "a ninth", "a tenth")
 
 
@@ -26,6 +27,9 @@ def format_verdict(board: Leaderboard) -> str:
     if len(board.rows) == 1:
         return f"{examples}, {board.titles[0]} has {title} {board.mean[0, 0]:.3g}; there is no other method to compare."
     first = f"{board.titles[0]} has {board.mean[0, 0]:.3f}"
+    if np.abs(board.mean[:, 0]).max() < NEGLIGIBLE:
+        # The answers of a model that ignores its input still differ by tiny amounts, which a test finds significant.
+        return f"{examples}, {title} is 0.000 for all methods: look at the model's accuracy first."
     if not leaders:
         return f"{examples}, no method is significantly worse than the best by {title}; {first}.{_format_need(board)}"
     if any(board.rows[row].partition("?")[0] == CONTROL for row in leaders):
