@@ -16,7 +16,7 @@ from expound.models.checks import get_tolerance
 
 @contextmanager
 def capture_head_input(model: ExplainedModel) -> Iterator[list[Tensor]]:
-    """Collect the input of a language model's head in the passes inside the block; nothing of other models."""
+    """Collect the input of a language model's head in the passes inside the block; empty for other models."""
     states: list[Tensor] = []
     head = model.model.get_output_embeddings() if model.task.is_generated and not model.is_encoder_decoder else None
     if not isinstance(head, nn.Module):
@@ -36,7 +36,7 @@ def split_by_target(
     """Return the gradient of each score [B] at the input of the head, from one backward pass through the vocabulary.
 
     Each token of a response is read at its own position, so the gradient of the sum of all scores has those of targets
-    without a token in common side by side. None where targets overlap, or the first one's own gradient is another.
+    without a token in common side by side. None if targets overlap, or if the first target's own gradient is not its part of the whole.
     """
     if len(states) != 1 or len(scores) < 2:
         return None

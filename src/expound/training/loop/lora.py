@@ -152,9 +152,9 @@ def merge_lora(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def share_frozen_weights(student: nn.Module, model: nn.Module, *, fixed: bool = False) -> None:
-    """Let frozen weights of a student that equal those of a model be the same memory.
+    """Let a student's frozen weights that equal a model's use the model's memory.
 
-    `fixed`: whether no weight of the model changes while the student trains; else those that have a gradient do.
+    `fixed`: whether all weights of the model stay as they are while the student trains; else the trainable ones change.
     """
     known = {}
     for name, weight in model.named_parameters():
