@@ -36,7 +36,8 @@ def split_by_target(
     """Return the gradient of each score [B] at the input of the head, from one backward pass through the vocabulary.
 
     Each token of a response is read at its own position, so the gradient of the sum of all scores has those of targets
-    without a token in common side by side. None if targets overlap, or if the first target's own gradient is not its part of the whole.
+    without a token in common side by side. None if targets overlap, or if the first target's own gradient is not its
+    part of the whole.
     """
     if len(states) != 1 or len(scores) < 2:
         return None

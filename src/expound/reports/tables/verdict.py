@@ -26,14 +26,9 @@ def format_verdict(board: Leaderboard) -> str:
     examples = f"On {count} example{'' if count == 1 else 's'}"
     if len(board.rows) == 1:
         return f"{examples}, {board.titles[0]} has {title} {board.mean[0, 0]:.3g}; there is no other method to compare."
-    first = f"{board.titles[0]} has {board.mean[0, 0]:.3f}"
-    if np.abs(board.mean[:, 0]).max() < NEGLIGIBLE:
-        # The answers of a model that ignores its input still differ by tiny amounts, which a test finds significant.
-        return f"{examples}, {title} is 0.000 for all methods: look at the model's accuracy first."
-    if not leaders:
-        return f"{examples}, no method is significantly worse than the best by {title}; {first}.{_format_need(board)}"
-    if any(board.rows[row].partition("?")[0] == CONTROL for row in leaders):
-        return f"{examples}, no method is better than random by {title}; {first}."
+    undecided = _explain_ties(board, leaders, title)
+    if undecided:
+        return f"{examples}, {undecided}"
     means = _join_names([f"{board.mean[row, 0]:.3f}" for row in leaders], ", ")
     sentence = f"{examples}, {_are_best(board, leaders)} by {title} ({means}){_format_cost(board, leaders)}."
     if len(leaders) > 1:
@@ -42,6 +37,19 @@ def format_verdict(board: Leaderboard) -> str:
     if not at_chance:
         return sentence
     return f"{sentence} {_join_names(at_chance)} {'is' if len(at_chance) == 1 else 'are'} {CHANCE}."
+
+
+def _explain_ties(board: Leaderboard, leaders: Sequence[int], title: str) -> str:
+    """Return why no method is best, as the end of a sentence; empty if one is."""
+    first = f"{board.titles[0]} has {board.mean[0, 0]:.3f}"
+    if np.abs(board.mean[:, 0]).max() < NEGLIGIBLE:
+        # The answers of a model that ignores its input still differ by tiny amounts, which a test finds significant.
+        return f"{title} is 0.000 for all methods: look at the model's accuracy first."
+    if not leaders:
+        return f"no method is significantly worse than the best by {title}; {first}.{_format_need(board)}"
+    if any(board.rows[row].partition("?")[0] == CONTROL for row in leaders):
+        return f"no method is better than random by {title}; {first}."
+    return ""
 
 
 def find_leaders(board: Leaderboard) -> list[int]:

@@ -205,7 +205,7 @@ def _warn_if_nothing_learned(result: TrainResult, dev: Dataset) -> None:
 
 
 def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[Objective]) -> Iterator[str]:
-    """Yield a sentence for each term that did not move the model, or whose explanations rank words as before or not at all.
+    """Yield a sentence for each term that did not move the model, or whose explanations rank words as before, or equal.
 
     A term is idle if its weighted gradient is below 1 % of the task's, as a mean over the probed steps, or if its dev
     value changed by less than 1 % over three or more evaluations.
