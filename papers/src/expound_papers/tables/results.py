@@ -130,8 +130,9 @@ def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
     place = (run.training, run.model, run.recipe, run.seed)
     if not run.dataset:
         dev = results.study.trainings[run.training].dev.name
-        # The training metrics are of the checkpoint that was best on dev.
-        for name, value in store.read_numbers(key, METRICS).items():
+        # The training metrics are of the checkpoint that was best on dev. Sorted, because a training that was resumed
+        # after its last step has them in another order: the Trainer sorts the names in a checkpoint.
+        for name, value in sorted(store.read_numbers(key, METRICS).items()):
             yield (*place, dev, "", "", f"{DEV}{name}", value)
         record = store.read_record(key) or {}
         yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
