@@ -22,8 +22,8 @@ from expound.metrics import metric
 from expound.reports.explanations import Explanations
 from expound_papers.runs.run_cell import run_cell
 from expound_papers.runs.store import Store
+from expound_papers.study.display import FigurePart
 from expound_papers.study.loading import load_study
-from expound_papers.study.parts import FigurePart
 from expound_papers.tables.figures import (
     make_agreement_matrices,
     make_budget_curves,

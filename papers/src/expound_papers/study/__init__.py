@@ -1,7 +1,8 @@
 """Studies as Python functions: calls of `train` and `judge` are recorded as runs, which a scheduler executes."""
 
+from expound_papers.study.display import Axis, Significance
 from expound_papers.study.loading import register
-from expound_papers.study.parts import Axis, Data, Explainer, Model, Noisy, Prompt, Runs, Significance, Training
+from expound_papers.study.parts import Data, Explainer, Model, Noisy, Prompt, Runs, Training
 from expound_papers.study.study import Study, choose
 
 __all__ = [

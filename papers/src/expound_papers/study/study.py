@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any, TypeAlias
 
-from expound.data.cards import MethodCard
-from expound.data.load import open_reader
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
-from expound.explainers import EXPLAINERS, explainer
-from expound.metrics import metric
 from expound.recipes import RECIPES
-from expound_papers.protocols import registry as protocols
-from expound_papers.runs import recipe_configs, sources
-from expound_papers.runs.execution import judge_model, train_model
-from expound_papers.runs.run_files import NOISY, OWN_RUN, RUN_IN_SPEC, TRAINED
 from expound_papers.runs.store import Cell
-from expound_papers.study.parts import (
-    SEED,
-    ComparisonPart,
-    Data,
-    Explainer,
-    FigurePart,
-    Model,
-    Names,
-    Place,
-    RunFigure,
-    Runs,
-    StudyRun,
-    TablePart,
-    Training,
-    as_list,
-    fill_variables,
-    make_title,
-    to_dict,
-)
+from expound_papers.study.addresses import AddressBook, add_part
+from expound_papers.study.display import ComparisonPart, FigurePart, Names, TablePart
+from expound_papers.study.judgements import JudgementCall, Specs, as_explainer, make_judgements
+from expound_papers.study.order import select_runs, sort_runs
+from expound_papers.study.parts import Data, Explainer, Model, Place, Runs, StudyRun, Training, as_list
+from expound_papers.study.trainings import RUN_OPTIONS, TrainingCall, make_training
 
-Addresses: TypeAlias = dict[str, dict[str, Mapping[str, Any]]]
-Specs: TypeAlias = Mapping[str, str]
-NO_EXPLAINER = "none"
-"""The spec of no explainer, for students that learn from answers alone."""
-RUN_OPTIONS = ("masked_share", "head_lr_multiplier", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
 TRIAL, TRIAL_SEEDS = "trial", [7]
 
 
@@ -71,22 +44,22 @@ class Study:
         recorded: Mapping[str, Mapping[str, Any]] | None = None,
         reserved: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        self.name, self.scale, self.recorded, self.reserved = f"{name}-{scale}", scale, recorded or {}, reserved
+        self.name, self.scale = f"{name}-{scale}", scale
+        self._book = AddressBook(recorded, reserved)
         self.title, self.notes, self.preset = "", "", ""
         self.arguments: Mapping[str, Any] = {}
         self._seeds = TRIAL_SEEDS if scale == TRIAL else [0]
         self.trainings: dict[str, Training] = {}
-        self.models: dict[str, Model] = {}
+        self.models = self._book.models
         self.recipes: dict[str, Runs] = {}
-        self.datasets: dict[str, Data] = {}
+        self.datasets = self._book.datasets
         self.judgements: dict[str, Runs | None] = {}
         self.explainers: dict[str, Explainer] = {}
         self.metrics: dict[str, str] = {}
         self.comparisons: dict[str, ComparisonPart] = {}
         self.tables: dict[str, TablePart] = {}
         self.figures: dict[str, FigurePart] = {}
-        self.addresses: Addresses = {"datasets": {}, "judged": {}, "models": {}}
-        self.missing: list[str] = []
+        self.addresses, self.missing = self._book.addresses, self._book.missing
         self._runs: list[StudyRun] = []
         self._ordered: list[StudyRun] = []
 
@@ -150,73 +123,30 @@ class Study:
             if not trainings:
                 raise ExpoundError(f"{name}: no data to train on")
         for training in trainings:
-            _add(self.trainings, "training data", training.name, training)
-            self._add_data("datasets", training.train)
-            self._add_data("datasets", training.dev)
+            add_part(self.trainings, "training data", training.name, training)
+            self._book.add_data("datasets", training.train)
+            self._book.add_data("datasets", training.dev)
         for each in models:
-            _add(self.models, "model", each.name, each)
+            add_part(self.models, "model", each.name, each)
         cells: dict[Place, Cell | None] = {}
         runs = Runs(
             name, recipe, parameters, arguments or {}, recipe is not None or start is not None, cells,
             {each.name: each for each in models},
         )  # fmt: skip
+        call = TrainingCall(runs, start, self.arguments, self.preset or None, patience, options or {})
         for given, each, seed in product(
             trainings or no_data, models, self.seeds if seeds is None else _list_seeds(seeds)
         ):
             place = Place(given.name if given else "", each.name, seed)
-            self._find_model(each, seed)
+            self._book.find_model(each, seed)
             if recipe is None or given is None:
                 cells[place] = None if start is None else start.find_cell(place)
                 continue
-            cell = self._make_training(runs, given, each, place, start, patience, options or {})
+            cell = make_training(self._book, call, given, each, place)
             cells[place] = cell
             self._runs.append(StudyRun(cell, given.name, each.name, name, seed))
         self.recipes[name] = runs
         return runs
-
-    def _make_training(
-        self,
-        runs: Runs,
-        data: Training,
-        model: Model,
-        place: Place,
-        start: Runs | None,
-        patience: int | None,
-        options: Mapping[str, Any],
-    ) -> Cell:
-        """Return the cell of one training."""
-        other = start.cells[start.find_place(place)] if start else None
-        # The study's arguments are the weakest, then those of the training data, then the run's; None removes one.
-        arguments = {**self.arguments, **data.arguments, **runs.arguments}
-        arguments = {name: value for name, value in arguments.items() if value is not None}
-        values, needs, parts = self._resolve(runs.parameters, place)
-        source = "the model of a run" if start else model.source
-        recipe = str(runs.recipe)
-        # The names in a configuration decide the cell's address: renaming one would orphan every finished cell.
-        config = recipe_configs.resolve_config(recipe, values, arguments, source, self.preset or None) | {
-            "kind": "train",
-            "train": self._add_data("datasets", data.train).address,
-            "dev": self._add_data("datasets", data.dev).address,
-            "model": self._address_model(model, place, start),
-            "max_length": model.max_length,
-            "early_stopping_patience": patience,
-            "seed": place.seed,
-        }
-        # Keys that came later are left out at their default, so that older cells keep their addresses.
-        if options:
-            config["options"] = dict(options)
-        if other is None and model.prompt is not None:
-            if recipe not in recipe_configs.EXPLAINING:
-                explaining = ", ".join(recipe_configs.EXPLAINING)
-                raise ExpoundError(f"a prompted model stays as it is: {recipe} trains it ({explaining} do not)")
-            config["prompt"] = to_dict(model.prompt)
-        # Arguments that the outcome does not depend on, as the number of data loader workers, are no part of the key.
-        others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
-        where = {"train": data.train.resolve(), "dev": data.dev.resolve(), "model": model.source_for_seed(place.seed)}
-        title = make_title(runs.name, place)
-        return Cell(
-            config, train_model, title, _unique_keys([*needs, other]), where | {"arguments": others, "parts": parts}
-        )
 
     def judge(
         self,
@@ -257,166 +187,22 @@ class Study:
         Raises:
             ExpoundError: an unknown explainer, metric, protocol or option, or a run that does not exist.
         """
-        chosen = {key: _as_explainer(each) for key, each in (explainers or {}).items()}
-        _check_protocol(name, protocol, chosen, options, is_limited=bool(limits or metrics))
-        for key in limits or ():
-            check_choice("explainer", key, chosen)
-        for key, each in chosen.items():
-            _check_explainer(each)
-            _add(self.explainers, "explainer", key, each)
-        for key, spec in (metrics or {}).items():
-            metric(spec)
-            _add(self.metrics, "metric", key, spec)
-        self.judgements[name] = model
         how: dict[str, Any] = {"target": target, "keep_attributions": keep_attributions, "layers": layers}
-        # As above: left out at their defaults.
+        # Keys that came later are left out at their default, so that older cells keep their addresses.
         how |= {"special_tokens": True} if special_tokens else {}
         how |= {} if unit is None else {"unit": unit}
+        chosen = {key: as_explainer(each) for key, each in (explainers or {}).items()}
+        call = JudgementCall(name, chosen, metrics or {}, model, protocol, limits or {}, options, how, self.recipes)
+        call.check()
+        for key, each in chosen.items():
+            add_part(self.explainers, "explainer", key, each)
+        for key, spec in call.metrics.items():
+            add_part(self.metrics, "metric", key, spec)
+        self.judgements[name] = model
         for judged in as_list(runs):
             for place in judged.cells:
                 for data in as_list(on):
-                    self._add_judgements(
-                        name, judged, place, data, chosen, metrics or {}, model, protocol, limits or {}, how, options
-                    )
-
-    def _add_judgements(
-        self,
-        name: str,
-        runs: Runs,
-        place: Place,
-        data: Data,
-        explainers: Mapping[str, Explainer],
-        metrics: Specs,
-        other: Runs | None,
-        protocol: str | None,
-        limits: Mapping[str, int],
-        how: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> None:
-        """Add the judgements of one run on one dataset: one for each limit of explainers."""
-        judged, start = other or runs, runs.models[place.model]
-        cell = judged.cells[judged.find_place(place)]
-        configs, needs = dict[str, tuple[str, Mapping[str, Any]]](), [cell]
-        for key, part in explainers.items():
-            learner = self._find_learner(key, part, runs, place)
-            configs[key] = _describe_explainer(part, None if learner is None else learner.key)
-            needs.append(learner)
-        values, more, parts = self._resolve(options, place)
-        metric_configs, of_metrics = self._describe_metrics(metrics, place)
-        address = self._add_data("judged", data)
-        for limit, names in _group_by_limit(explainers, limits, address.rows).items():
-            config = {
-                "kind": "judge",
-                "explainers": {configs[key][0]: configs[key][1] for key in names},
-                "metrics": metric_configs,
-                "model": self._address_model(start, place, judged),
-                "dataset": address.address,
-                "seed": place.seed,
-                **how,
-            }
-            if protocol is not None:
-                config["protocol"] = {"name": protocol, "options": protocols.add_default_options(protocol, values)}
-            if cell is None and start.prompt is not None:
-                config["prompt"] = to_dict(start.prompt)
-            if explainers and start.full_attention:
-                config["full_attention"] = True
-            title = [name, data.name]
-            if limit:
-                config["limit"] = limit
-                title = [name, f"first {limit}", data.name]
-            where = {"model": start.source_for_seed(place.seed), "dataset": data.resolve(self.reserved), "parts": parts}
-            keys = _unique_keys([*needs, *more, *of_metrics])
-            made = Cell(config, judge_model, make_title(runs.name, place, *title), keys, where)
-            specs = {key: configs[key][0] for key in names}
-            run = StudyRun(made, *place[:2], runs.name, place.seed, data.name, name, specs, partly=limit > 0)
-            self._runs.append(run)
-
-    def _find_learner(self, name: str, part: Explainer, runs: Runs, place: Place) -> Cell | None:
-        """Return the cell that learned an explainer; None for one without such a cell."""
-        if OWN_RUN not in part.spec:
-            return None
-        if part.run is not None:
-            return part.run.find_cell(place)
-        cell = runs.cells[place]
-        if cell is None:
-            raise ExpoundError(f"{name} comes from the judged run, but {runs.name} trains nothing: name a run")
-        return cell
-
-    def _describe_metrics(self, metrics: Specs, place: Place) -> tuple[dict[str, Any], list[Cell]]:
-        """Return a judgement's metrics with all parameters, by spec, and the cells that their specs name."""
-        configs, needs = dict[str, Any](), list[Cell]()
-        for spec in metrics.values():
-            made = metric(spec)
-            configs[spec] = {"name": made.name, **made.params}
-            named = dict[str, Cell]()
-            for recipe in RUN_IN_SPEC.findall(spec):
-                check_choice("recipe", recipe, self.recipes)
-                named[recipe] = self.recipes[recipe].find_cell(place)
-            if named:
-                configs[spec]["runs"] = {recipe: cell.key for recipe, cell in named.items()}
-            needs += named.values()
-        return configs, needs
-
-    def _resolve(
-        self, given: Mapping[str, Any], place: Place
-    ) -> tuple[dict[str, Any], list[Cell | None], dict[str, Any]]:
-        """Return values with addresses of runs, datasets and models; the runs' cells; and where data and models are."""
-        values, needs, parts = dict(given), list[Cell | None](), dict[str, Any]()
-        for name, value in given.items():
-            if isinstance(value, Runs):
-                at = value.find_place(place)
-                cell, start = value.cells[at], value.models[at.model]
-                values[name] = self._address_model(start, at, value)
-                if cell is None:
-                    values[name], parts[name] = {"model": values[name]}, start.source_for_seed(at.seed)
-                needs.append(cell)
-            elif isinstance(value, RunFigure):
-                cells = [value.runs.find_cell(place._replace(seed=seed)) for seed in _seeds_of(value.runs)]
-                how = {"metric": value.metric, "of": value.of, "times": value.times}
-                values[name] = {"runs": list(_unique_keys(cells)), **how}
-                needs += cells
-            elif isinstance(value, Data):
-                values[name], parts[name] = {"dataset": self._add_data("datasets", value).address}, value.resolve()
-            elif isinstance(value, Model):
-                address = self._address_model(value, place)
-                values[name], parts[name] = {"model": address}, value.source_for_seed(place.seed)
-        return values, needs, parts
-
-    def _address_model(self, model: Model, place: Place, runs: Runs | None = None) -> dict[str, Any]:
-        """Return the address of the model of a run, or of one that was not trained here."""
-        if runs is None:
-            return dict(self._find_model(model, place.seed).address)
-        cell = runs.cells[runs.find_place(place)]
-        if cell is None and runs.path:
-            raise ExpoundError(f"{runs.name} trains nothing, so it has no folder")
-        if cell is None:
-            return dict(self._find_model(model, place.seed).address)
-        return {TRAINED: cell.key, **({"path": runs.path} if runs.path else {})}
-
-    def _add_data(self, kind: str, data: Data) -> sources.SourceAddress:
-        """Return the address of a dataset, which is recorded with its name."""
-        if data.name not in self.datasets:
-            open_reader(fill_variables(data.spec), seed=data.seed, **data.options)
-        _add(self.datasets, "dataset", data.name, data)
-        found = sources.dataset_address(data.resolve(self.reserved if kind == "judged" else ()))
-        return self._record(kind, data.name, found)
-
-    def _find_model(self, model: Model, seed: int) -> sources.SourceAddress:
-        _add(self.models, "model", model.name, model)
-        name = f"{model.name}, seed {seed}" if SEED in model.source else model.name
-        return self._record("models", name, sources.model_address(model.source_for_seed(seed)))
-
-    def _record(self, kind: str, name: str, found: sources.SourceAddress) -> sources.SourceAddress:
-        """Return an address; for what is not on this machine, the one that was recorded on another, if any."""
-        line = f"{name}: {found.problem}"
-        if found.problem and line not in self.missing:
-            self.missing.append(line)
-        recorded = self.recorded.get(kind, {}).get(name)
-        if recorded and not {"digest", "files", "size"}.intersection(found.address):
-            # Limits of explainers depend on the number of rows, and with them the addresses of runs.
-            found = found._replace(address=recorded, rows=recorded.get("rows", found.rows))
-        self.addresses[kind][name] = found.address
-        return found
+                    self._runs += make_judgements(self._book, call, judged, place, data)
 
     def compare(self, name: str, judgements: Names, measure: str = "kendall", against: Runs | None = None) -> None:
         """Record a comparison of kept attributions as a figure of each run, see `ComparisonPart`."""
@@ -458,30 +244,8 @@ class Study:
         """The runs in the order in which they start: by training data, model, recipe and seed, judgements last."""
         # Tables ask often: they are sorted again only after another call was recorded.
         if len(self._ordered) != len(self._runs):
-            self._ordered = self._sort_runs()
+            self._ordered = sort_runs(self._runs, self.trainings, self.models, self.recipes, self.judgements)
         return self._ordered
-
-    def _sort_runs(self) -> list[StudyRun]:
-        order = {"training": list(self.trainings), "model": list(self.models), "recipe": list(self.recipes)}
-        names = list(self.judgements)
-
-        def place(run: StudyRun) -> tuple[int, ...]:
-            at = [known.index(getattr(run, field)) if known else 0 for field, known in order.items()]
-            seeds = _seeds_of(self.recipes[run.recipe])
-            return (*at, seeds.index(run.seed), names.index(run.judgement) if run.judgement else -1)
-
-        # Needs come first, also those on other training data.
-        ordered, by_key = dict[int, StudyRun](), {run.cell.key: run for run in self._runs}
-
-        def add(run: StudyRun) -> None:
-            if id(run) not in ordered:
-                for key in run.cell.needs:
-                    add(by_key[key])
-                ordered[id(run)] = run
-
-        for run in sorted(self._runs, key=place):
-            add(run)
-        return list(ordered.values())
 
     @property
     def cells(self) -> list[Cell]:
@@ -508,19 +272,8 @@ class Study:
         """Return the study of the runs whose title contains a pattern (with * and ?), and of what they need."""
         if pattern is None:
             return self
-        selected = set[str]()
-        for run in self._runs:
-            # Also as plain text: a title may contain brackets, which a pattern would read as a set of characters.
-            if pattern in run.title or fnmatchcase(run.title, f"*{pattern}*"):
-                selected.add(run.cell.key)
-        needs = {run.cell.key: run.cell.needs for run in self._runs}
-        pending = list(selected)
-        while pending:
-            added = set(needs.get(pending.pop(), ())) - selected
-            selected |= added
-            pending += added
         found = copy(self)
-        found._runs = [run for run in self._runs if run.cell.key in selected]
+        found._runs = select_runs(self._runs, pattern)
         return found
 
 
@@ -536,88 +289,3 @@ def choose(parts: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def _list_seeds(seeds: int | Sequence[int]) -> list[int]:
     return list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-
-
-def _seeds_of(runs: Runs) -> list[int]:
-    return list(dict.fromkeys(place.seed for place in runs.cells))
-
-
-def _add(parts: dict[str, Any], kind: str, name: str, part: Any) -> None:
-    """Add a named part. Raises ExpoundError if another one has this name."""
-    if parts.setdefault(name, part) != part:
-        raise ExpoundError(f"two parts are called {name!r}: each {kind} needs a name of its own")
-
-
-def _as_explainer(part: str | Explainer) -> Explainer:
-    if isinstance(part, str):
-        return Explainer(fill_variables(part))
-    return part
-
-
-def _check_protocol(
-    name: str,
-    protocol: str | None,
-    explainers: Mapping[str, Explainer],
-    options: Mapping[str, Any],
-    *,
-    is_limited: bool,
-) -> None:
-    """Raise ExpoundError for an unknown protocol or option, or explainers that the protocol cannot use."""
-    if protocol is not None:
-        protocols.check_protocol(protocol, options)
-    elif options:
-        raise ExpoundError(f"{name}: {', '.join(options)}: options are for a protocol")
-    if protocols.uses_explainers(protocol):
-        if is_limited or not explainers:
-            raise ExpoundError(f"{protocol} runs the explainers itself: name some, and neither metrics nor limits")
-    elif any(each.spec == NO_EXPLAINER for each in explainers.values()):
-        raise ExpoundError("the explainer none is for protocols with students")
-
-
-def _check_explainer(part: Explainer) -> None:
-    """Raise ExpoundError for an unknown id or parameter; of an explainer to be learned only the id is checked."""
-    if part.noisy is not None:
-        metric(part.noisy.best_by)
-    if OWN_RUN in part.spec:
-        learned = [name for name, card in EXPLAINERS.cards(MethodCard).items() if card.learned]
-        check_choice("learned method", part.spec.partition(":")[0], learned)
-    elif part.run is not None:
-        raise ExpoundError(f"{part.spec!r} takes nothing from the run {part.run.name!r}: expected {OWN_RUN} in it")
-    elif part.spec != NO_EXPLAINER:
-        explainer(part.spec)
-
-
-def _describe_explainer(part: Explainer, run: str | None) -> tuple[str, Mapping[str, Any]]:
-    """Return the spec that an explainer's results are stored under, and the facts that they depend on.
-
-    `run` is the key of the cell that learned it, if any.
-    """
-    stored, facts = part.spec, dict[str, Any]()
-    if part.spec == NO_EXPLAINER:
-        return stored, {"name": stored}
-    if OWN_RUN in part.spec:
-        # With another run's explainer the name must tell which run, as the judged run's own keeps `{run}`.
-        stored = part.spec if part.run is None else part.spec.replace(OWN_RUN, f"{{{run}}}")
-        facts |= {"spec": part.spec, "run": run}
-    else:
-        made = explainer(part.spec)
-        facts |= {"name": made.name, **made.params}
-    if part.noisy is None:
-        return stored, facts
-    noisy = to_dict(part.noisy)
-    title = "best of {maps} by {best_by}, noise {spread:g}".format(**noisy)
-    return f"{stored} ({title})", facts | {"spec": part.spec, NOISY: noisy}
-
-
-def _group_by_limit(explainers: Iterable[str], limits: Mapping[str, int], rows: int) -> dict[int, list[str]]:
-    """Group explainers by the number of examples that they are judged on; 0 is all examples and always exists."""
-    # The run on all examples gives the model's own performance, even if every explainer has a limit.
-    groups: dict[int, list[str]] = {0: []}
-    for name in explainers:
-        limit = limits.get(name, rows)
-        groups.setdefault(0 if limit >= rows else limit, []).append(name)
-    return groups
-
-
-def _unique_keys(cells: Iterable[Cell | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(cell.key for cell in cells if cell is not None))

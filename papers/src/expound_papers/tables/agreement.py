@@ -16,7 +16,8 @@ from expound.reports.storage import DATA
 from expound_papers.runs.run_files import ATTRIBUTIONS
 from expound_papers.runs.store import Store
 from expound_papers.similarity import Measure, get_measure, mean_defined, mean_similarity
-from expound_papers.study.parts import ComparisonPart, StudyRun
+from expound_papers.study.display import ComparisonPart
+from expound_papers.study.parts import StudyRun
 from expound_papers.study.study import Study
 
 Scores = Mapping[str, Sequence[NDArray[np.float64]]]

@@ -15,7 +15,8 @@ from expound.reports.figures.figure import Dots, Matrix, Panel, plot_curves, plo
 from expound.reports.tables.leaderboard import Floats
 from expound_papers.runs.run_files import CURVES, LAYERS
 from expound_papers.similarity import get_measure
-from expound_papers.study.parts import Axis, FigurePart, StudyRun, as_list
+from expound_papers.study.display import Axis, FigurePart
+from expound_papers.study.parts import StudyRun, as_list
 from expound_papers.tables.agreement import (
     Scores,
     agreement_between_explainers,

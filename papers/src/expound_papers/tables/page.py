@@ -28,8 +28,8 @@ from expound.errors import ExpoundError, check_choice, unknown
 from expound.reports.table import Table
 from expound.reports.tables.effect import Effect
 from expound.reports.tables.paper_table import render_markdown
+from expound_papers.study.display import FigurePart
 from expound_papers.study.loading import SCALES
-from expound_papers.study.parts import FigurePart
 from expound_papers.tables.claims import LEGEND, NOT_TESTED, Condition, format_size, format_verdict
 from expound_papers.tables.facts import format_run_facts
 from expound_papers.tables.figure_in_text import MINUS, TableFigures

@@ -13,7 +13,7 @@ import pandas as pd
 from expound.errors import ExpoundError
 from expound.reports.figures.curves import Curve
 from expound.training.loop.run import HISTORY
-from expound_papers.study.parts import FigurePart
+from expound_papers.study.display import FigurePart
 from expound_papers.tables.layout import RUN, select_figures
 from expound_papers.tables.results import Results
 

@@ -20,7 +20,8 @@ from expound.reports.tables.significance import (
     prediction_summands,
 )
 from expound_papers.runs.run_files import OWN_RUN
-from expound_papers.study.parts import Significance, StudyRun, TablePart
+from expound_papers.study.display import Significance, TablePart
+from expound_papers.study.parts import StudyRun
 from expound_papers.tables.comparable import find_differences
 from expound_papers.tables.layout import (
     RUN,
