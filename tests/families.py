@@ -1,10 +1,11 @@
-"""Tiny random models of every family that has a record, and tokenizers for them."""
+"""Tiny random models of usual families, and tokenizers for them."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,9 +13,85 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from expound.models.families import FAMILIES as RECORDS
-from expound.models.families.record import SMALL
+SIZE: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 130,
+}
+"""Sizes of a model under the names that most configurations use."""
 
+
+@dataclass(frozen=True)
+class Small:
+    """A small model of a family.
+
+    `tokenizer`: its kind, see below; None for images. `value`, `output`, `into`: paths of projections in a layer. `cut`:
+    the part of the last layer that computes only the first position where the head reads only that.
+    `in_float32`: `norms` or `rotations`, if these are computed in float32 even with more precise weights.
+    """
+
+    config: dict[str, Any]
+    value: str = ""
+    output: str = ""
+    into: str = ""
+    tokenizer: str | None = "bert"
+    cut: str | None = None
+    in_float32: str | None = None
+
+
+def _bert(
+    value: str = "attention.self.value", tokenizer: str = "bert", cut: str | None = "attention.output", **changes
+):
+    return Small(SIZE | changes, value, "attention.output.dense", "intermediate.dense", tokenizer, cut)
+
+
+def _llama(**changes):
+    config = SIZE | {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3} | changes
+    return Small(config, "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj", "gpt2", in_float32="norms")
+
+
+ROBERTA = _bert(tokenizer="roberta", pad_token_id=1, bos_token_id=0, eos_token_id=2, type_vocab_size=1)
+DISTIL_NAMES = {
+    "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+}  # fmt: skip
+POSITIONS = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 16, "share_att_key": True}
+SPECIAL = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+# Windows are shorter than the texts of tests, so that they take effect.
+FAMILIES = {
+    "albert": Small(SIZE | {"embedding_size": 24}, "attention.value", "attention.dense", "ffn"),
+    "bert": _bert(),
+    "big_bird": _bert(cut=None, block_size=4, num_random_blocks=1),
+    "deberta-v2": _bert("attention.self.value_proj", **POSITIONS),
+    "distilbert": Small(
+        {DISTIL_NAMES.get(name, name): size for name, size in SIZE.items()},
+        "attention.v_lin", "attention.out_lin", "ffn.lin1",
+    ),
+    "electra": _bert(embedding_size=24),
+    "gemma3_text": _llama(head_dim=8, sliding_window=6, layer_types=["sliding_attention", "full_attention"]),
+    "gpt2": Small(
+        {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 130, "vocab_size": 300}
+        | {"bos_token_id": 2, "eos_token_id": 2},
+        "attn.c_attn", "attn.c_proj", "mlp.c_fc", "gpt2",
+    ),
+    "llama": _llama(),
+    "mistral": _llama(sliding_window=6),
+    "modernbert": Small(
+        SIZE | SPECIAL | {"local_attention": 8}, "attn.Wqkv", "attn.Wo", "mlp.Wi", in_float32="rotations"
+    ),
+    "qwen2": _llama(),
+    "qwen3": _llama(head_dim=8),
+    "roberta": ROBERTA,
+    "vit": Small(
+        SIZE | {"image_size": 8, "patch_size": 2, "num_channels": 1},
+        "attention.v_proj", "attention.o_proj", "mlp.fc1", None,
+    ),
+    "xlm-roberta": ROBERTA,
+}  # fmt: skip
+"""Those with heads for classes; encoder-decoders are in `two_sided`."""
 SENTENCES = [
     "a moving film about a small town and its river",
     "the plot is dull , but nobody laughs at the café's naïve jokes",
@@ -23,11 +100,8 @@ SENTENCES = [
     "it is neither funny nor sad ; it's simply long",
     "great acting cannot save a tired story",
 ]
-FAMILIES = {name: family for name, family in RECORDS.items() if family.decoder is None}
-"""Those with heads for classes; encoder-decoders are in `two_sided`."""
-SIZE = SMALL
 VOCABULARY = SIZE["vocab_size"]
-TEXT = {name: family.small_config for name, family in FAMILIES.items() if family.tokenizer is not None}
+TEXT = {name: family.config for name, family in FAMILIES.items() if family.tokenizer is not None}
 ENCODERS = {name: sizes for name, sizes in TEXT.items() if FAMILIES[name].tokenizer != "gpt2"}
 DECODERS = {name: sizes for name, sizes in TEXT.items() if name not in ENCODERS}
 USUAL = ("bert", "mistral", "big_bird", "vit")
@@ -51,7 +125,7 @@ def tiny(
     """A random model of the family, its biases and norms randomized too, in evaluation mode, without a processor."""
     torch.manual_seed(seed)
     known = FAMILIES[family]
-    config = hf.AutoConfig.for_model(family, **(known.small_config | {"num_labels": 3} | changes))
+    config = hf.AutoConfig.for_model(family, **(known.config | {"num_labels": 3} | changes))
     kind = head if known.tokenizer else "ImageClassification"
     model = getattr(hf, f"AutoModelFor{kind}").from_config(config)
     with torch.no_grad():

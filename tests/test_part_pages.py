@@ -11,8 +11,9 @@ import pytest
 from expound.data.cards import MethodCard
 from expound.explainers import EXPLAINERS
 from expound.metrics.registry import METRICS, cards
-from expound.models.families import FAMILIES
+from families import FAMILIES
 from readme_blocks import ROOT
+from two_sided import SMALL
 
 SCRIPTS = ROOT / "docs" / "scripts"
 
@@ -96,7 +97,7 @@ def test_every_metric_card_says_how_to_compute_read_and_use_it():
 def test_supported_architectures_are_listed():
     text = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
     section = text.partition("## Supported architectures")[2].partition("\n## ")[0]
-    assert set(FAMILIES.native) <= set(re.findall(r"`([\w-]+)`", section))
+    assert {*FAMILIES, *SMALL} <= set(re.findall(r"`([\w-]+)`", section))
 
 
 def test_texts_of_pages_are_of_existing_parts_and_a_part_without_texts_has_a_page(monkeypatch):

@@ -15,18 +15,35 @@ from torch import Tensor
 
 import families
 from equations import Rule, activate, apply_gate, heads, norm, scale_gradient
-from expound.models.families import FAMILIES
 from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from expound.testing.families import replace_rms_norms
 
-NAMES = [name for name, family in FAMILIES.items() if family.decoder is not None]
+BART = {
+    "vocab_size": 300, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": 130,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40,
+    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
+}  # fmt: skip
+T5 = {
+    "vocab_size": 300, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
+    "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+}  # fmt: skip
+SMALL = {
+    "bart": BART,
+    "marian": BART | {"decoder_vocab_size": 300, "scale_embedding": True, "decoder_start_token_id": 1},
+    "mbart": BART,
+    "mt5": T5,
+    "pegasus": BART,
+    "t5": T5,
+}
+NAMES = list(SMALL)
 GATED = {"feed_forward_proj": "gated-gelu"}
 
 
 def two_sided(family: str, dtype: torch.dtype = torch.float64, seed: int = 0, **changes: Any) -> EncoderDecoderModel:
     """A random model of the family, norms and biases random too, in evaluation mode, with a tokenizer."""
     torch.manual_seed(seed)
-    config = hf.AutoConfig.for_model(family, **FAMILIES[family].small_config | changes)
+    config = hf.AutoConfig.for_model(family, **SMALL[family] | changes)
     model = hf.AutoModelForSeq2SeqLM.from_config(config)
     with torch.no_grad():
         for weight in model.parameters():

@@ -5,8 +5,8 @@ import torch
 
 from expound import explainer
 from expound.explainers import EXPLAINERS, SinglePass
-from expound.models.families import FAMILIES as RECORDS
 from expound.models.layers.architecture import get_layers, get_module
+from families import FAMILIES as RECORDS
 from small import FAMILIES, FEW, NATIVE, PAIRS, shared, small, uneven
 
 DIFFERENTIABLE = [name for name in NATIVE if EXPLAINERS[name].card.differentiable]
@@ -33,7 +33,7 @@ def loss_of(scores):
 
 def query_weights(model):
     """The first layer's query weights; its value weights if they have another name."""
-    values = get_module(get_layers(model.model)[0], RECORDS[model.config.model_type].attention.value)
+    values = get_module(get_layers(model.model)[0], RECORDS[model.config.model_type].value)
     named = (weight for name, weight in model.model.named_parameters() if name.endswith(QUERIES))
     return next(named, values.weight)
 

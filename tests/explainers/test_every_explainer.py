@@ -9,7 +9,7 @@ from expound import Batch, ExpoundError, attribute, explainer, list_methods
 from expound.explainers import EXPLAINERS
 from expound.explainers.units import number_units
 from expound.models import Capture
-from expound.models.families import FAMILIES as RECORDS
+from families import FAMILIES as RECORDS
 from families import sweep_others
 from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, make_explainer, shared, small, uneven
 

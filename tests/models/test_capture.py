@@ -7,6 +7,7 @@ import transformers as hf
 import families
 from expound import Batch, ExpoundError, explainer
 from expound.models import Capture, ExplainedModel
+from expound.models.families import FAMILIES as SPECIAL
 from expound.models.layers.architecture import get_layers, get_module
 from expound.models.passes.capture import record_attention
 from small import FAMILIES, alone, shared, small, uneven
@@ -30,7 +31,7 @@ def test_as_transformers_eager_gives_them(family):
         decoder: {"pad_token_id": 0} for decoder in families.DECODERS
     }
     eager = small(family, **changes.get(family, {}))
-    if families.FAMILIES[family].attention.hooks is None:
+    if family not in SPECIAL or SPECIAL[family].hooks is None:
         eager.model.set_attn_implementation("eager")
     batch = model.encode(uneven(family) if family == "big_bird" else long_texts(family))
     captured = model(batch, capture=EVERYTHING)
@@ -78,7 +79,7 @@ def test_attention_times_values_is_what_the_output_projection_gets(family):
     model = shared(family)
     batch = model.encode(uneven(family))
     mixed = []
-    output = families.FAMILIES[family].attention.output
+    output = families.FAMILIES[family].output
     hooks = [
         get_module(layer, output).register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0]))
         for layer in dict.fromkeys(get_layers(model.model))

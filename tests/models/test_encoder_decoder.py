@@ -10,12 +10,10 @@ from chats import CHAT, TEMPLATE, tokenizer
 from expound import Batch, ExpoundError, explainer
 from expound.explainers.gradients.forward_sums import sum_scores_forward
 from expound.models import Capture
-from expound.models.families import FAMILIES
 from expound.models.generation.encoder_decoder import EncoderDecoderModel
-from expound.models.layers.architecture import get_architecture, get_layers, get_module
 from expound.testing.no_side_effects import raise_in_hook, simulate_use, snapshot
 from models.test_generation import PROMPTS, RESPONSES
-from two_sided import GATED, NAMES, two_sided
+from two_sided import NAMES, SMALL, two_sided
 
 ROW = {
     "prompt": "{sources}\n\nwhat is small ?",
@@ -186,23 +184,6 @@ def test_wrapping_changes_nothing():
     assert [each.config._attn_implementation for each in (inner, inner.encoder, inner.decoder)] == kinds
 
 
-@pytest.mark.parametrize("family", NAMES)
-def test_every_path_of_a_record_leads_somewhere(family):
-    for changes in [{}, GATED] if family == "t5" else [{}]:
-        model = two_sided(family, **changes)
-        found = get_architecture(model.model)
-        blocks = get_layers(model.model)
-        assert len(blocks) == 5
-        for place, layer in enumerate(blocks):
-            kinds = [found.attention] if place < 2 else [found.decoder.attention, found.decoder.cross]
-            wide = found.feed_forward if place < 2 else found.decoder.feed_forward
-            for path in [path for kind in kinds for path in (kind.value, kind.output, kind.norm)]:
-                assert get_module(layer, path) is not None
-            for path in (wide.into, wide.activation, wide.out, wide.norm, *([wide.gate] if wide.gate else [])):
-                assert get_module(layer, path) is not None
-        assert get_module(model.model.base_model, found.final_norm or "encoder") is not None
-
-
 def test_a_folder_is_loaded_and_says_what_it_is(tmp_path):
     two_sided("bart", torch.float32).generator.save_pretrained(tmp_path)
     families.tokenizer("roberta").save_pretrained(tmp_path)
@@ -227,9 +208,7 @@ def test_what_cannot_be_said_or_read():
         model.encode([{"prompt": "a film", "response": [50] * 20}])
     with pytest.raises(ExpoundError, match="where the response is"):
         model(Batch.from_ids(ids, decoder_mask=response))
-    untied = hf.AutoConfig.for_model(
-        "marian", **FAMILIES["marian"].small_config, share_encoder_decoder_embeddings=False
-    )
+    untied = hf.AutoConfig.for_model("marian", **SMALL["marian"], share_encoder_decoder_embeddings=False)
     with pytest.raises(ExpoundError, match="no word embeddings that encoder and decoder share"):
         EncoderDecoderModel(hf.AutoModelForSeq2SeqLM.from_config(untied))
     fits = model.encode([{"prompt": "a film " * 20, "response": [50] * 15}])

@@ -8,11 +8,10 @@ import torch
 
 import expound
 from causal import causal
-from expound.models.families import FAMILIES
 from expound.models.layers.architecture import get_layers, get_module
 from expound.models.passes.last_layer import skip_unread_positions
 from expound.training.loop.lora import add_lora
-from families import TEXT, examples, processor, tiny
+from families import FAMILIES, TEXT, examples, processor, tiny
 
 ADAPTED_METHODS = ("decompx_linear", "attn_lrp", "alti", "value_zeroing", "integrated_gradients?n_steps=3")
 
@@ -23,7 +22,7 @@ def test_answers_and_gradients_are_the_same_with_less_work(family):
     batch = model.encode(examples(family, 4))
     embeddings = model.embed(batch).detach().requires_grad_()
     widths = []
-    path = FAMILIES[family].after_attention
+    path = FAMILIES[family].cut
     with skip_unread_positions(model, batch):
         pass
     modules = [] if path is None else [get_module(get_layers(model.model)[-1], "output")]
@@ -47,7 +46,7 @@ def test_a_language_models_last_layer_ends_where_its_response_is_said(family):
     widths, found = [], []
     with skip_unread_positions(model, batch):
         pass
-    inside = get_module(get_layers(model.model)[-1], FAMILIES[family].feed_forward.into)
+    inside = get_module(get_layers(model.model)[-1], FAMILIES[family].into)
     hook = inside.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
     for times in (2, 0):  # a block inside another changes nothing
         with ExitStack() as scope:

@@ -16,8 +16,8 @@ import expound
 from expound.cli import main
 from expound.errors import ExpoundError
 from expound.models.encoding.template import tokenize_text
-from expound.models.families import FAMILIES
 from expound.reports.highlighted.pieces import find_prompt_extents
+from two_sided import SMALL
 
 TEXT = "the shop opens at nine .\nthe lake is cold .\na small film about the town .\nwomen laugh at it , né ?\n" * 20
 CHAT = {
@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
         "decoder_start_token_id": len(names) - 1,
         "eos_token_id": 0,
     }
-    config = hf.AutoConfig.for_model("marian", **FAMILIES["marian"].small_config | sizes)
+    config = hf.AutoConfig.for_model("marian", **SMALL["marian"] | sizes)
     torch.manual_seed(0)
     hf.MarianMTModel(config).save_pretrained(folder / "saved")
     return folder / "saved"

@@ -10,7 +10,7 @@ import torch
 import expound
 import families
 from expound import ExpoundError
-from expound.models.layers.layer_parts import get_head_parts
+from expound.models.passes.find_record import find_record
 from expound.objectives import CrossEntropy
 from expound.recipes import RECIPES
 from expound.training import ObjectiveTrainer, RunOptions, fine_tune
@@ -154,7 +154,7 @@ def test_a_big_bird_has_a_tanh_in_its_head_alone_and_keeps_it_on_disk(tmp_path):
     assert model.config.to_dict().get("head_activation") is None
     loaded = expound.load(tmp_path)
     torch.testing.assert_close(answer(loaded.model, torch.tanh)[0], inside)
-    assert get_head_parts(loaded.model).activation == "tanh"
+    assert find_record(loaded, loaded.encode(["a film about a town"])).head.activation == "tanh"
 
 
 def test_what_was_trained_with_a_tanh_in_the_head_is_loaded_with_it(tmp_path):

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from expound.models import ExplainedModel
     from expound.reports.explanations import Explanation
 
+COMPARED_FAMILIES = frozenset(
+    [
+        *("albert", "bert", "big_bird", "deberta-v2", "distilbert", "electra", "gemma3_text", "gpt2", "llama"),
+        *("mistral", "modernbert", "qwen2", "qwen3", "roberta", "vit", "xlm-roberta"),
+    ]
+)
+"""Model types in which `decompx_linear` was compared with other methods, so that it is their default."""
 EXPLAINERS: Registry[type[Explainer]] = Registry(
     "method",
     "expound.explainers",
@@ -177,13 +184,12 @@ def describe_score(item: Explanation, task: str) -> str:
 def default_method(model: ExplainedModel) -> str:
     """Return the id of the default method for a model: the best that its family allows.
 
-    `occlusion` for generated text; else `decompx_linear` for families with a record, `integrated_gradients` for others.
+    `occlusion` for generated text; else `decompx_linear` for families in which it was compared with others,
+    `integrated_gradients` for the rest.
     """
-    from expound.models.families import FAMILIES
-
     if model.task.is_generated:
         return "occlusion"
-    if model.config.model_type in FAMILIES:
+    if model.config.model_type in COMPARED_FAMILIES:
         return "decompx_linear"
     return "integrated_gradients"
 

@@ -21,7 +21,6 @@ from expound.models.checks import Probe, find_failure
 from expound.models.encoding import encode as encoding
 from expound.models.encoding.template import TemplateEncoding, encode_rows
 from expound.models.explained import ExplainedModel
-from expound.models.families import Head
 from expound.models.layers.architecture import get_first_position
 from expound.models.layers.similarity import Similarity
 from expound.models.tasks import Regression
@@ -37,7 +36,6 @@ class PairEncoder(PreTrainedModel):
     """
 
     base_model_prefix = "encoder"
-    own_head = Head("similarity")
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
 
     def __init__(self, encoder: PreTrainedModel, pooling: Pooling = "mean") -> None:

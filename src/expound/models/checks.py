@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from expound.errors import ExpoundError, ModelFailedError
 from expound.models.batch import PER_POSITION, Batch, find_last_tokens
 from expound.models.layers.architecture import get_base_model, unwrap_adapter
+from expound.models.layers.head_activation import HEAD_KEY
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules
 from expound.models.layers.prove_rules import prove_rules
 from expound.models.outputs import Capture, require_finite_logits
@@ -205,7 +206,11 @@ def check_pairwise_mask(model: Any, batch: Batch) -> str:
 
 def _get_facts(model: Any) -> dict[str, Any]:
     """Return the facts that are known of a model with its present parts; a new head makes it another model."""
-    parts = (model.config._attn_implementation, *map(type, model.model.modules()))
+    parts = (
+        model.config._attn_implementation,
+        getattr(model.config, HEAD_KEY, None),
+        *map(type, model.model.modules()),
+    )
     return _FOUND.setdefault(model.model, {}).setdefault(parts, {})
 
 

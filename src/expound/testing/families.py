@@ -1,4 +1,4 @@
-"""Contract tests for records of model families; inherit the class and define one fixture, `family`."""
+"""Contract tests for model families; inherit the class and define one fixture, `family`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from transformers import AutoConfig, AutoModelForImageClassification, AutoModelF
 from expound.explainers import explainer
 from expound.explainers.decomposition.trace import compute_by_parts, trace_examples
 from expound.models import Batch, ExplainedModel
-from expound.models.families import FAMILIES
 from expound.models.layers import activations
-from expound.models.layers.architecture import get_architecture, get_head_module, get_layers, get_module
 from expound.models.layers.layer_parts import get_head_parts, is_norm_layer, to_norm
+from expound.models.passes.find_record import find_record
 
 LENGTHS = (9, 6, 2)
 METHODS = ("input_x_gradient", "attention_rollout", "decompx_linear", "occlusion?unit=token&perturbation=remove")
@@ -23,24 +22,26 @@ EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-10}
 
 
 class FamilyContract:
-    """Contract tests of a model family's record, on a small random model in float64.
+    """Contract tests of what is derived from a model type, on a small random model in float64.
 
     Example:
         class TestMyFamily(FamilyContract):
+            small_config = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+
             @pytest.fixture
             def family(self):
                 return "my_model_type"
     """
 
-    changes: dict[str, Any] = {}  # noqa: RUF012  # to the small configuration, for subclasses to replace
+    small_config: dict[str, Any] = {}  # noqa: RUF012  # entries of a small configuration, for subclasses to replace
 
     @pytest.fixture
     def model(self, family: str) -> ExplainedModel:
-        """A random classifier with the record's small configuration."""
+        """A random classifier of texts or images with the small configuration."""
         torch.manual_seed(0)
-        record = FAMILIES[family]
-        config = AutoConfig.for_model(family, **record.small_config | {"num_labels": 3} | self.changes)
-        model_class = AutoModelForSequenceClassification if record.tokenizer else AutoModelForImageClassification
+        config = AutoConfig.for_model(family, **{"num_labels": 3} | self.small_config)
+        is_of_texts = type(config) in AutoModelForSequenceClassification._model_mapping
+        model_class = AutoModelForSequenceClassification if is_of_texts else AutoModelForImageClassification
         model = model_class.from_config(config)
         with torch.no_grad():
             # initial biases are 0 and norms are 1: noise makes mistakes with them visible
@@ -48,23 +49,6 @@ class FamilyContract:
                 weight.add_(0.1 * torch.randn_like(weight))
         replace_rms_norms(model.double().eval())
         return ExplainedModel(model)
-
-    def test_every_path_of_the_record_exists(self, model: ExplainedModel) -> None:
-        """The layers, their parts, the head and the final norm are modules at the paths of the record."""
-        architecture = get_architecture(model.model)
-        attention, feed_forward = architecture.attention, architecture.feed_forward
-        paths: list[str | None] = [attention.value, attention.output, *architecture.norms]
-        paths += [feed_forward.into, feed_forward.activation, feed_forward.out]
-        if feed_forward.gate is not None:
-            paths.append(feed_forward.gate)
-        assert len(get_layers(model.model)) == model.config.num_hidden_layers
-        for layer in get_layers(model.model):
-            assert all(path and isinstance(get_module(layer, path), nn.Module) for path in paths)
-        head = architecture.head
-        for path in (head.output, head.dense, head.norm):
-            assert path is None or isinstance(get_head_module(model.model, path), nn.Module)
-        final = architecture.final_norm
-        assert final is None or isinstance(get_module(model.model.base_model, final), nn.Module)
 
     @torch.no_grad()
     def test_the_parts_of_a_layer_compute_what_the_layer_computes(self, model: ExplainedModel) -> None:
@@ -81,7 +65,8 @@ class FamilyContract:
     @torch.no_grad()
     def test_the_parts_of_a_head_compute_the_logits(self, model: ExplainedModel) -> None:
         """The parts of the head give the logits from the last hidden states at the readout position."""
-        batch, parts = make_inputs(model), get_head_parts(model.model)
+        batch = make_inputs(model)
+        parts = get_head_parts(model.model, find_record(model, batch).head)
         readout = model.readout_weights(batch, torch.zeros(len(batch), dtype=torch.long))
         for weights, trace in zip(readout, trace_examples(model, batch), strict=True):
             end = trace.layers[-1].answer(torch.arange(len(trace.positions)))

@@ -17,7 +17,13 @@ from transformers import (
 
 from expound.data import generated_tokenizer, load_data
 from expound.models import Batch, ExplainedModel, load
-from expound.models.families import FAMILIES
+
+SMALL: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 130, "bos_token_id": 2, "eos_token_id": 2},
+    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
+    | {"eos_token_id": 2, "decoder_start_token_id": 1},
+}
+"""Configurations of small language models."""
 
 
 def random_model(seed: int = 0) -> ExplainedModel:
@@ -40,7 +46,7 @@ def random_language_model(family: str, seed: int = 0) -> tuple[ExplainedModel, B
     torch.manual_seed(seed)
     tokenizer = generated_tokenizer()
     changes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    config = AutoConfig.for_model(family, **FAMILIES[family].small_config | changes)
+    config = AutoConfig.for_model(family, **SMALL[family] | changes)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model: Any = load((kind.from_config(config).double().eval(), tokenizer), task="generation")
     return model, model.batch([[7, 8, 9, 10, 11], [12, 13, 14]], [[15, 16], [17, 18, 19]])

@@ -18,7 +18,6 @@ from expound.explainers.decomposition.components import Activation, Decompositio
 from expound.explainers.decomposition.trace import Trace, Traces, stack_readout_rows, trace_examples
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.checks import CHECKS, Probe, get_tolerance
-from expound.models.families import FAMILIES
 from expound.models.layers import activations
 from expound.models.layers.layer_parts import HeadParts, get_head_parts
 from expound.models.token_heads import Tagging
@@ -147,7 +146,7 @@ class DecompXClassifier(DecompX):
         weights = readout[:, needed].to(point.dtype)
         pooled = torch.einsum("qr,rkd->qkd", weights, state)
         return propagate_head(
-            get_head_parts(model.model, trace.record), pooled, weights @ point, self.bias, self.head_activation
+            get_head_parts(model.model, trace.record.head), pooled, weights @ point, self.bias, self.head_activation
         )
 
     def _select_target_scores(
@@ -199,21 +198,20 @@ def propagate_head(
 
 def check_decomposition(model: ExplainedModel, probe: Probe) -> str:
     """Check that the components of all positions sum to the logit, so that no part of a layer is left out."""
-    # No decomposition of a text's log-probability exists, and none of a known head for masked words is complete.
-    is_known = model.config.model_type in FAMILIES
-    if model.task.name == "generation" or (model.task.name == "masked" and is_known):
+    # No decomposition of a text's log-probability exists.
+    if model.task.name == "generation":
         return ""
     try:
         alone = probe.alone
         explanation = DecompXClassifier().compute(model, alone, [None])[0]
     except ExpoundError:
-        # A family without a record, or a head that it does not take: the method refuses those itself.
+        # Layers that are not understood, or a head that it does not take: the method refuses those itself.
         return ""
     assert explanation.convergence_delta is not None
     missing, size = float(explanation.convergence_delta.abs()), float(explanation.scores.abs().sum())
     if missing <= get_tolerance(model) * size:
         return ""
-    return f"a part of its layers is not in the family's record: the sum of all contributions misses {missing:.2g}"
+    return f"its head is not what its layers compute: the sum of all contributions misses {missing:.2g}"
 
 
 # The checks of models lie below the explainers, and this one needs an explainer.

@@ -13,19 +13,13 @@ from expound.errors import ExpoundError
 from expound.explainers.base import select_target
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.checks import get_tolerance, remember, take_example
-from expound.models.families import FAMILIES, Family
 from expound.models.layers import activations
-from expound.models.layers.architecture import (
-    encoder_decoder_error,
-    get_architecture,
-    get_base_model,
-    get_layers,
-    get_module,
-)  # fmt: skip
-from expound.models.layers.derive_record import derive_record
+from expound.models.layers.architecture import get_layers, get_module
 from expound.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_norm
+from expound.models.layers.record import Record
 from expound.models.outputs import to_float32
 from expound.models.passes.capture import intercept_inputs
+from expound.models.passes.find_record import find_record
 
 CAPTURE = Capture(attentions=True, heads=True)
 
@@ -91,14 +85,14 @@ class Trace:
         positions: [L], the example's columns in the batch.
         final: the norm after the last layer, if there is one.
         logits: [C].
-        record: the record of the family, or what was derived from this model.
+        record: the paths of the parts.
     """
 
     layers: tuple[LayerState, ...]
     positions: Tensor
     final: Norm | None
     logits: Tensor
-    record: Family
+    record: Record
 
     def spread(self, scores: Tensor, length: int) -> Tensor:
         """Return scores [..., L] in the batch's columns [..., length], zero at padding."""
@@ -116,28 +110,24 @@ class Traces:
         return map(self.make_trace, range(len(self.logits)))
 
 
-def get_record(model: ExplainedModel, batch: Batch) -> Family:
-    """Return the record of the model's family, or else of its own layers as one pass shows them, proven by their parts.
+def get_record(model: ExplainedModel, batch: Batch) -> Record:
+    """Return the record of the model's layers as one pass shows them, proven once per loaded model by their parts.
 
     Raises:
         ExpoundError: a layer that is not understood, or that its parts do not compute.
     """
-    if model.config.model_type in FAMILIES:
-        return get_architecture(model.model)
-    if model.is_encoder_decoder:
-        raise encoder_decoder_error()
+    record = find_record(model, batch)
 
-    def derive() -> Family:
+    def prove() -> bool:
         alone = take_example(model, batch)
-        record = derive_record(model, alone)
         try:
             for trace in trace_examples(model, alone, record=record):
                 check_parts(trace, get_tolerance(model))
         except (AttributeError, LookupError, RuntimeError, ValueError) as error:
             raise ExpoundError(f"the layers of {type(model.model).__name__} are not understood: {error}") from error
-        return record
+        return True
 
-    record: Family = remember(model, "layer record", derive)
+    remember(model, "proof of the layer record", prove)
     return record
 
 
@@ -183,7 +173,7 @@ def compute_by_parts(state: LayerState) -> tuple[Tensor, Tensor]:
     return middle, parts.norms[1](out + between)
 
 
-def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, record: Family | None = None) -> Traces:
+def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, record: Record | None = None) -> Traces:
     """Run one forward pass over the batch and return the traces of its examples.
 
     Args:
@@ -192,17 +182,17 @@ def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, re
         first_query: the first column of the batch whose attention to others the traces contain.
         record: the record of the layers; default: see `get_record`.
     """
-    architecture = record or get_record(model, batch)
+    record = record or get_record(model, batch)
     blocks = get_layers(model.model)
-    second_norm = architecture.norms[1] or architecture.feed_forward.into
+    second_norm = record.norms[1] or record.feed_forward.into
     inputs: list[list[Tensor]] = []
     with ExitStack() as scope:
         x = scope.enter_context(intercept_inputs(blocks))
-        for path in (architecture.norms[0] or second_norm, second_norm, *architecture.norms_of_outputs):
+        for path in (record.norms[0] or second_norm, second_norm, *record.norms_of_outputs):
             inputs.append(scope.enter_context(intercept_inputs([get_module(block, path) for block in blocks])))
         final = []
-        if architecture.final_norm:
-            final = [get_module(get_base_model(model.model), architecture.final_norm)]
+        if record.final_norm:
+            final = [get_module(model.model, record.final_norm)]
         last = scope.enter_context(intercept_inputs(final))
         outputs = model(batch, capture=replace(CAPTURE, first_query=first_query))
     # OPT joins batch and positions to one axis before its feed-forward.
@@ -210,8 +200,8 @@ def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, re
         seen[:] = [value.reshape(states.shape) for value, states in zip(seen, x, strict=True)]
     first, second, *outputs_of_parts = inputs
     # A pre-norm layer ends where the next one, or the final norm, begins.
-    middle, end = (second, [*x[1:], *last]) if architecture.norm_first else (first, second)
-    parts = [get_layer_parts(model.model, block, architecture) for block in blocks]
+    middle, end = (second, [*x[1:], *last]) if record.norm_first else (first, second)
+    parts = [get_layer_parts(block, record) for block in blocks]
 
     def trace(row: int) -> Trace:
         positions = batch.attended[row].nonzero().flatten()
@@ -237,7 +227,7 @@ def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, re
             )
             states.append(state)
         after = to_norm(final[0]) if final else None
-        return Trace(tuple(states), positions, after, to_float32(outputs.logits[row]), architecture)
+        return Trace(tuple(states), positions, after, to_float32(outputs.logits[row]), record)
 
     return Traces(outputs.logits, trace)
 

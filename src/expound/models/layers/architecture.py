@@ -1,17 +1,16 @@
-"""Access to the parts of a Hugging Face model, by the record of its family."""
+"""Access to the parts of a Hugging Face model."""
 
 from __future__ import annotations
 
 import inspect
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
-from expound.models.families import FAMILIES, Family, Head
+from expound.models.families import FAMILIES
 from expound.models.state import CACHE_ARGUMENTS
 
 
@@ -82,68 +81,16 @@ def get_part_config(model: PreTrainedModel) -> Any:
     return config
 
 
-def get_architecture(model: PreTrainedModel) -> Family:
-    """Return the family's record, with the head that this model has: for classes, tags, spans, choices or masked words.
-
-    Raises:
-        ExpoundError: a family without a record.
-    """
-    model_type = model.config.model_type
-    if model_type not in FAMILIES:
-        raise ExpoundError(
-            f"nothing is known of the layers of model type {model_type!r}. Known: {', '.join(sorted(FAMILIES))}. "
-            "A record for it goes into expound/models/families"
-        )
-    family = FAMILIES[model_type]
-    flag = family.feed_forward.gate_flag
-    if flag is not None and getattr(model.config, flag):
-        # T5 1.1 and later have gated feed-forwards, in the encoder and in the decoder.
-        decoder = family.decoder
-        if decoder is not None:
-            decoder = replace(decoder, feed_forward=decoder.feed_forward.split_gate())
-        family = replace(family, feed_forward=family.feed_forward.split_gate(), decoder=decoder)
-    head = _get_own_head(unwrap_adapter(model), family)
-    return family if head is None else replace(family, head=head)
-
-
-def _get_own_head(model: PreTrainedModel, family: Family) -> Head | None:
-    """Return the model's head if it differs from the family's head for classes; else None."""
-    own: Head | None = getattr(model, "own_head", None)
-    if own is not None:
-        return own
-    if hasattr(model, "qa_outputs"):
-        return Head("qa_outputs")
-    # ModernBERT's head for tags has the same layers as its head for classes.
-    if has_head(model, "ForTokenClassification") and not family.head.norm:
-        return Head("classifier" if hasattr(model, "classifier") else "score")
-    if has_head(model, "ForMultipleChoice") and hasattr(model.base_model, "pooler"):
-        return Head("classifier", dense="@.pooler.dense", activation="tanh")
-    if has_head(model, "ForMaskedLM"):
-        if family.masked is None:
-            raise ExpoundError(
-                f"nothing is known of the masked head of model type {model.config.model_type!r}: use gradients"
-            )
-        return family.masked
-    return None
-
-
 def get_module(root: nn.Module, path: str) -> nn.Module:
     """Return the module at a dotted path.
 
     Raises:
-        ExpoundError: the module does not exist: the family's record does not fit this model.
+        ExpoundError: the module does not exist.
     """
     try:
         return root.get_submodule(path)
     except AttributeError as error:
         raise ExpoundError(f"expected {type(root).__name__} to have the part {path!r}: {error}") from error
-
-
-def get_head_module(model: PreTrainedModel, path: str) -> nn.Module:
-    """Return a module of the head; a path that begins with `@` starts at the base model."""
-    if path.startswith("@."):
-        return get_module(get_base_model(model), path[2:])
-    return get_module(model, path)
 
 
 def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
@@ -158,11 +105,12 @@ def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
         # Models that also read images have a part for each.
         return _find_largest_list(base if model.main_input_name == "pixel_values" else base.get_decoder())
     # ALBERT runs few groups of layers many times; this is its own assignment of runs to groups.
-    blocks, count = list(get_module(base, family.layers).children()), get_part_config(model).num_hidden_layers
+    path, inner = family.shared
+    blocks, count = list(get_module(base, path).children()), get_part_config(model).num_hidden_layers
     layers: list[nn.Module] = []
     for index in range(count):
         group = blocks[int(index / (count / len(blocks)))]
-        layers += get_module(group, family.shared).children()
+        layers += get_module(group, inner).children()
     return tuple(layers)
 
 

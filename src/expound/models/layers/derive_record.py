@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,14 +13,18 @@ from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
-from expound.models.families import Attention, Family, FeedForward, Head
 from expound.models.layers import activations
-from expound.models.layers.architecture import get_base_model, get_layers
+from expound.models.layers.architecture import get_layers
 from expound.models.layers.layer_parts import is_linear_layer, is_norm_layer
+from expound.models.layers.record import Attention, FeedForward, Head, Record
 from expound.models.outputs import Capture, Outputs
 
 CLOSE = 1e-4
 """The relative difference of numbers that are computed in another order."""
+ADAPTER = re.compile(r"base_layer|lora_|modules_to_save\.[^.]+$|original_module$")
+"""Paths of an adapter's own layers, which are part of the layer that they adapt."""
+COPY = re.compile(r"\.(modules_to_save\.[^.]+|original_module)(?=\.)")
+"""The part of a path that names one of several copies of a head; PEFT resolves paths without it to the copy in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +37,14 @@ class Call:
     output: Tensor
 
 
+@dataclass(eq=False)
 class Trail:
-    """The calls in one layer, with the layer's input and output [L, d]."""
+    """The calls in one run of a layer, with the layer's input and output [L, d]."""
 
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer = layer
-        self.calls: list[Call] = []
-        self.input, self.output = torch.empty(0), torch.empty(0)
+    layer: nn.Module
+    input: Tensor
+    output: Tensor = field(default_factory=lambda: torch.empty(0))
+    calls: list[Call] = field(default_factory=list)
 
     def find(self, kind: Any, **given: Tensor) -> Call:
         """Return the first call of this kind of module with equal `input` or `output`; raise LookupError if none."""
@@ -48,16 +54,16 @@ class Trail:
         raise LookupError
 
 
-def derive_record(model: Any, batch: Batch) -> Family:
+def derive_record(model: Any, batch: Batch) -> Record:
     """Return the record of a model's layers and head, from one pass over one example.
 
     A part is known by what it reads and gives: the projection to the values gives the numbers that attention gets, the
-    one after attention reads what attention gives, and so on. `check_parts` proves the result.
+    one after attention reads what attention gives, and so on. Whoever uses the record proves what it assumes of it.
 
     Raises:
         ExpoundError: a layer that is no attention and feed-forward with residual connections; its number is named.
     """
-    trails, last, head, outputs = _watch(model, batch)
+    trails, others, outputs = _watch(model, batch)
     records = []
     for number, trail in enumerate(trails):
         try:
@@ -71,57 +77,61 @@ def derive_record(model: Any, batch: Batch) -> Family:
     if any(record != first for record in records):
         raise ExpoundError(f"the layers of {type(model.model).__name__} are not all alike")
     attention, feed_forward, norm_first = first
-    final = next((call.path for call in last if _is_equal(call.input, trails[-1].output)), None)
-    return Family(
-        layers="", attention=attention, feed_forward=feed_forward, norm_first=norm_first,
-        final_norm=final if norm_first else None, head=_derive_head(head), small_config={},
-    )  # fmt: skip
+    norms = [call for call in others if is_norm_layer(call.module)]
+    final = next((call.path for call in norms if _is_equal(call.input, trails[-1].output)), None)
+    return Record(attention, feed_forward, norm_first, final if norm_first else None, _derive_head(others))
 
 
-def _watch(model: Any, batch: Batch) -> tuple[list[Trail], list[Call], list[Call], Outputs]:
-    """Return the trails of the layers, the calls of other norms and of other linear layers, and the pass's outputs."""
-    layers, base = get_layers(model.model), get_base_model(model.model)
-    trails, last, head = [Trail(layer) for layer in layers], list[Call](), list[Call]()
+def _watch(model: Any, batch: Batch) -> tuple[list[Trail], list[Call], Outputs]:
+    """Return the trails of the layers, the calls of norms and linear layers elsewhere, and the pass's outputs."""
+    layers, trails, others = get_layers(model.model), list[Trail](), list[Call]()
     inside = {module for layer in layers for module in layer.modules()}
     with ExitStack() as scope:
-        for trail in trails:
-            scope.enter_context(_follow(trail))
-        for name, module in base.named_modules():
-            if is_norm_layer(module) and module not in inside:
-                scope.enter_context(_record(module, name, last))
+        # ALBERT runs one layer many times.
+        for layer in dict.fromkeys(layers):
+            scope.enter_context(_follow(layer, trails))
         for name, module in model.model.named_modules():
-            if is_linear_layer(module) and module not in inside:
-                scope.enter_context(_record(module, name, head))
+            if (is_norm_layer(module) or is_linear_layer(module)) and module not in inside and not ADAPTER.search(name):
+                scope.enter_context(_keep_calls(module, name, others.append))
         outputs: Outputs = model.run_pass(batch, None, Capture(attentions=True, heads=True))
-    if len(set(layers)) != len(layers) or any(not trail.calls for trail in trails):
-        raise ExpoundError(f"the layers of {type(model.model).__name__} are shared, or some did not run")
-    return trails, last, head, outputs
+    if [trail.layer for trail in trails] != list(layers):
+        raise ExpoundError(f"the layers of {type(model.model).__name__} run in another order, or some did not run")
+    return trails, others, outputs
 
 
 @contextmanager
-def _follow(trail: Trail) -> Iterator[None]:
-    def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        trail.input = _take_row(args[0] if args else kwargs["hidden_states"])
-        trail.output = _take_row(output if isinstance(output, Tensor) else output[0])
+def _follow(layer: nn.Module, trails: list[Trail]) -> Iterator[None]:
+    def begin(module: nn.Module, args: Any, kwargs: Any) -> None:
+        trails.append(Trail(layer, _take_row(args[0] if args else kwargs["hidden_states"])))
+
+    def end(module: nn.Module, args: Any, output: Any) -> None:
+        trails[-1].output = _take_row(output if isinstance(output, Tensor) else output[0])
+
+    def keep(call: Call) -> None:
+        trails[-1].calls.append(call)
 
     with ExitStack() as scope:
-        scope.enter_context(trail.layer.register_forward_hook(keep, with_kwargs=True))
-        for path, module in trail.layer.named_modules():
-            # An adapter's own layers are part of the layer that they adapt.
-            if "base_layer" in path or "lora_" in path:
-                continue
-            if is_linear_layer(module) or is_norm_layer(module) or activations.find_activation_name(module):
-                scope.enter_context(_record(module, path, trail.calls))
+        scope.enter_context(layer.register_forward_pre_hook(begin, with_kwargs=True))
+        scope.enter_context(layer.register_forward_hook(end))
+        for path, module in layer.named_modules():
+            is_known = is_linear_layer(module) or _is_norm(module) or activations.find_activation_name(module)
+            if is_known and not ADAPTER.search(path):
+                scope.enter_context(_keep_calls(module, path, keep))
         yield
 
 
-@contextmanager
-def _record(module: nn.Module, path: str, calls: list[Call]) -> Iterator[None]:
-    def keep(module: nn.Module, args: Any, output: Any) -> None:
-        if args and isinstance(output, Tensor) and isinstance(args[0], Tensor):
-            calls.append(Call(path, module, _take_row(args[0]), _take_row(output)))
+def _is_norm(module: nn.Module) -> bool:
+    """Return whether a module is a norm, or the identity, which takes its place in ModernBERT's first layer."""
+    return is_norm_layer(module) or isinstance(module, nn.Identity)
 
-    with module.register_forward_hook(keep):
+
+@contextmanager
+def _keep_calls(module: nn.Module, path: str, keep: Callable[[Call], None]) -> Iterator[None]:
+    def end(module: nn.Module, args: Any, output: Any) -> None:
+        if args and isinstance(output, Tensor) and isinstance(args[0], Tensor):
+            keep(Call(COPY.sub("", path), module, _take_row(args[0]), _take_row(output)))
+
+    with module.register_forward_hook(end):
         yield
 
 
@@ -133,19 +143,18 @@ def _take_row(value: Tensor) -> Tensor:
 def _derive_layer(trail: Trail, values: Tensor, mixed: Tensor) -> tuple[Attention, FeedForward, bool]:
     source, columns = _find_columns(trail, values)
     output = trail.find(is_linear_layer, input=mixed)
-    norm: Call | None = None
-    if not _is_equal(source.input, trail.input):
-        norm = trail.find(is_norm_layer, input=trail.input, output=source.input)
-    added, norm_of_output = _apply_norm_of_output(trail, output)
+    norm = next((call for call in trail.calls if _is_norm(call.module) and _is_equal(call.input, trail.input)), None)
+    if not _is_equal(source.input, trail.input if norm is None else norm.output):
+        raise LookupError
+    added, norm_of_output = _apply_norm_of_output(trail, output, trail.input)
     before = trail.input + added
     norm_first = norm is not None or norm_of_output is not None
     if not norm_first:
         norm = trail.find(is_norm_layer, input=before)
         before = norm.output
     attention = Attention(
-        source.path, output.path, None if norm is None else norm.path, norm_of_output=norm_of_output,
-        is_derived=True, columns=columns,
-    )  # fmt: skip
+        source.path, output.path, None if norm is None else norm.path, norm_of_output=norm_of_output, columns=columns
+    )
     return attention, _derive_feed_forward(trail, before, norm_first), norm_first
 
 
@@ -167,10 +176,12 @@ def _match_columns(output: Tensor, wanted: Tensor) -> tuple[int, ...] | None:
     return None if None in found else tuple(index for index in found if index is not None)
 
 
-def _apply_norm_of_output(trail: Trail, output: Call) -> tuple[Tensor, str | None]:
+def _apply_norm_of_output(trail: Trail, output: Call, residual: Tensor) -> tuple[Tensor, str | None]:
     """Return what a branch adds to the residual stream, and the norm of its output, if there is one."""
     for call in trail.calls:
-        if is_norm_layer(call.module) and _is_equal(call.input, output.output):
+        # Beside a huge output, the sum with the residual looks like the output.
+        is_sum = _is_equal(call.input, residual + output.output)
+        if is_norm_layer(call.module) and _is_equal(call.input, output.output) and not is_sum:
             return call.output, call.path
     return output.output, None
 
@@ -186,7 +197,7 @@ def _derive_feed_forward(trail: Trail, before: Tensor, norm_first: bool) -> Feed
     )
     into, columns, out = _find_product(trail, readers, act, wide, wide_columns)
     is_gated = (into, columns) != (wide, wide_columns)
-    added, norm_of_output = _apply_norm_of_output(trail, out)
+    added, norm_of_output = _apply_norm_of_output(trail, out, before)
     if not norm_first:
         norm = trail.find(is_norm_layer, input=before + added, output=trail.output)
     return FeedForward(
@@ -221,14 +232,23 @@ def _shorten(call: Call, columns: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _derive_head(calls: Sequence[Call]) -> Head:
-    """Return a head of one linear layer, the last one that ran, or of another one and an activation before it."""
-    if not calls:
+    """Return a head of one linear layer, the last one that ran, or of others before it: [dense → activation → norm]."""
+    linear = [call for call in calls if is_linear_layer(call.module)]
+    if not linear:
         return Head("")
-    *before, last = calls
+    *before, last = linear
+    norm = next((call for call in calls if is_norm_layer(call.module) and _is_equal(call.output, last.input)), None)
+    point = last.input if norm is None else norm.input
     for call in reversed(before):
+        if call.output.shape != point.shape:
+            continue
+        # Some activations differ by less than rounding where numbers are small: the nearest one is taken.
+        distances = {}
         for name, slope in activations.SLOPES.items():
-            if name != "linear" and _is_equal(slope(call.output) * call.output, last.input):
-                return Head(last.path, dense=call.path, activation=name)
+            distances[name] = float((slope(call.output) * call.output - point).abs().max())
+        name = min(distances, key=lambda name: distances[name])
+        if name != "linear" and _is_equal(activations.SLOPES[name](call.output) * call.output, point):
+            return Head(last.path, call.path, name, None if norm is None else norm.path)
     return Head(last.path)
 
 
@@ -236,4 +256,5 @@ def _is_equal(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors [L, d] are equal but for rounding, as a share of the largest number."""
     if one.shape != other.shape:
         return False
-    return bool((one - other).abs().max() <= CLOSE * other.abs().max())
+    tolerance = max(CLOSE, 4 * torch.finfo(one.dtype).eps)
+    return bool((one - other).abs().max() <= tolerance * other.abs().max())

@@ -8,22 +8,12 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
-from expound.models.families import FAMILIES
 from expound.models.layers import activations
-from expound.models.layers.architecture import get_architecture, get_module
 
 ENCODER_KEY = "hidden_act"
 """The configuration's entry for the encoder's activation."""
 HEAD_KEY = "head_activation"
 """The entry that is saved with a model whose head has an activation of its own."""
-
-
-def get_head_activation(model: PreTrainedModel) -> str:
-    """Return the name of the head's activation."""
-    name = get_architecture(model).head.activation
-    # A record holds the activation's name, or the configuration's entry with the name.
-    config = _get_configured_module(model).config if shares_encoder_activation(model) else model.config
-    return name if name in activations.SLOPES else str(getattr(config, name))
 
 
 def set_head_activation(model: PreTrainedModel, name: str | None) -> None:
@@ -42,13 +32,15 @@ def set_head_activation(model: PreTrainedModel, name: str | None) -> None:
         config = copy(config)
         setattr(config, ENCODER_KEY, name)
         setattr(model.config, HEAD_KEY, name)
-    _get_configured_module(model).config = config
+    head: Any = model.classifier
+    head.config = config
 
 
 def shares_encoder_activation(model: PreTrainedModel) -> bool:
     """Return whether the head takes its activation from the encoder's entry of the configuration."""
-    family = FAMILIES.get(model.config.model_type)
-    return family is not None and family.head.activation == ENCODER_KEY and hasattr(model, "classifier")
+    # Heads with a configuration of their own read the activation's name there in every pass.
+    head = getattr(model, "classifier", None)
+    return hasattr(getattr(head, "config", None), ENCODER_KEY)
 
 
 def restore_head_activation(model: PreTrainedModel) -> PreTrainedModel:
@@ -57,8 +49,3 @@ def restore_head_activation(model: PreTrainedModel) -> PreTrainedModel:
     if name is not None:
         set_head_activation(model, name)
     return model
-
-
-def _get_configured_module(model: PreTrainedModel) -> Any:
-    """Return the module of the head whose configuration is read for the activation."""
-    return get_module(model, str(FAMILIES[model.config.model_type].head.dense).rpartition(".")[0])

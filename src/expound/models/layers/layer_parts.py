@@ -12,10 +12,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from expound.errors import ExpoundError
-from expound.models.families import Attention, Family
 from expound.models.layers import activations
-from expound.models.layers.architecture import get_architecture, get_head_module, get_module
-from expound.models.layers.head_activation import get_head_activation
+from expound.models.layers.architecture import get_module
+from expound.models.layers.record import Head, Record
 from expound.models.outputs import to_float32
 
 NORMS_FROM_ZERO = ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm")
@@ -60,12 +59,11 @@ class Affine:
         """Return the map to these outputs only; None: to all."""
         if columns is None:
             return self
-        index = torch.tensor(columns, device=self.weight.device)
+        start, stop = columns[0], columns[0] + len(columns)
+        # A slice copies no weights.
+        is_slice = columns == tuple(range(start, stop))
+        index = slice(start, stop) if is_slice else torch.tensor(columns, device=self.weight.device)
         return Affine(self.weight[index], None if self.bias is None else self.bias[index])
-
-    def slice_outputs(self, start: int, stop: int) -> Affine:
-        """Return the map to the outputs from `start` to `stop` only."""
-        return Affine(self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +130,8 @@ def to_affine(module: nn.Module) -> Affine:
 
 def is_linear_layer(module: nn.Module) -> bool:
     """Return whether a module is a linear layer, also GPT-2's or one with an adapter."""
+    if hasattr(module, "original_module"):
+        module = _choose_head_copy(module)
     return isinstance(module, nn.Linear | Conv1D) or hasattr(module, "lora_A")
 
 
@@ -212,36 +212,27 @@ class LayerParts:
     norms_of_outputs: tuple[Norm, ...] = ()
 
 
-def get_layer_parts(model: PreTrainedModel, layer: nn.Module, record: Family | None = None) -> LayerParts:
-    """Return the weights of one of the model's layers; `record`: of a family without one, as it was derived."""
-    family = record or get_architecture(model)
-    feed_forward = family.feed_forward
-    output = to_affine(get_module(layer, family.attention.output))
-    into = to_affine(get_module(layer, feed_forward.into)).select_outputs(feed_forward.columns)
+def get_layer_parts(layer: nn.Module, record: Record) -> LayerParts:
+    """Return the weights of a layer, whose parts are those of the record."""
+    attention, feed_forward = record.attention, record.feed_forward
+    value = to_affine(get_module(layer, attention.value)).select_outputs(attention.columns)
+    output, out = (to_affine(get_module(layer, path)) for path in (attention.output, feed_forward.out))
     gate = None
     if feed_forward.gate:
         gate = to_affine(get_module(layer, feed_forward.gate)).select_outputs(feed_forward.gate_columns)
-    if feed_forward.has_fused_gate:
-        half = len(into.weight) // 2
-        gate, into = into.slice_outputs(0, half), into.slice_outputs(half, 2 * half)
-    if family.attention.is_derived:
-        value = to_affine(get_module(layer, family.attention.value)).select_outputs(family.attention.columns)
-    else:
-        value = _get_values(layer, family.attention, output, model.config.num_attention_heads)
-    out = to_affine(get_module(layer, feed_forward.out))
-    norms = tuple(to_norm(get_module(layer, path)) for path in family.norms_of_outputs)
+    norms = tuple(to_norm(get_module(layer, path)) for path in record.norms_of_outputs)
     if norms:
         if any(affine.bias is not None for affine in (value, output, out)):
-            raise ExpoundError(f"a layer of {type(model).__name__} normalizes outputs with biases: no decomposition")
+            raise ExpoundError("a layer normalizes outputs with biases: no decomposition")
         output, out = (_scale_outputs(affine, norm) for affine, norm in zip((output, out), norms, strict=True))
     return LayerParts(
         value=value,
         output=output,
-        norms=(_get_norm(layer, family.norms[0]), _get_norm(layer, family.norms[1])),
-        into=into,
+        norms=(_get_norm(layer, record.norms[0]), _get_norm(layer, record.norms[1])),
+        into=to_affine(get_module(layer, feed_forward.into)).select_outputs(feed_forward.columns),
         out=out,
         activation=activations.get_activation_name(get_module(layer, feed_forward.activation)),
-        norm_first=family.norm_first,
+        norm_first=record.norm_first,
         gate=gate,
         norms_of_outputs=norms,
     )
@@ -256,25 +247,6 @@ def _scale_outputs(affine: Affine, norm: Norm) -> Affine:
     return Affine(norm.apply_without_scale(affine.weight.T).T, None)
 
 
-def _get_values(layer: nn.Module, attention: Attention, output: Affine, heads: int) -> Affine:
-    """Return the value projection, its heads repeated so that every query head has its own."""
-    projection = to_affine(get_module(layer, attention.value))
-    index, parts = attention.part
-    size = len(projection.weight) // parts
-    value = projection.slice_outputs(index * size, (index + 1) * size)
-    # The output projection reads all query heads, which tells how often each value head is used.
-    repeats = output.weight.shape[1] // size
-    if repeats == 1:
-        return value
-    width = output.weight.shape[1] // heads
-
-    def repeat_heads(x: Tensor) -> Tensor:
-        by_head: Tensor = x.unflatten(0, (-1, width))
-        return by_head.repeat_interleave(repeats, 0).flatten(0, 1)
-
-    return Affine(repeat_heads(value.weight), None if value.bias is None else repeat_heads(value.bias))
-
-
 @dataclass(frozen=True, slots=True)
 class HeadParts:
     """The weights of a head: [dense → activation → [norm]] → output."""
@@ -285,14 +257,11 @@ class HeadParts:
     norm: Norm | None
 
 
-def get_head_parts(model: PreTrainedModel, record: Family | None = None) -> HeadParts:
-    """Return the weights of the model's head; `record`: of a family without one, as it was derived."""
-    head = (record or get_architecture(model)).head
-    output, dense, activation, norm = to_affine(get_head_module(model, head.output)), None, "", None
-    if head.dense:
-        dense, activation = to_affine(get_head_module(model, head.dense)), head.activation
-        if activation not in activations.SLOPES:
-            activation = get_head_activation(model)
-    if head.norm:
-        norm = to_norm(get_head_module(model, head.norm))
-    return HeadParts(output, dense, activation, norm)
+def get_head_parts(model: PreTrainedModel, head: Head) -> HeadParts:
+    """Return the weights of the model's head."""
+    return HeadParts(
+        to_affine(get_module(model, head.output)),
+        to_affine(get_module(model, head.dense)) if head.dense else None,
+        head.activation,
+        to_norm(get_module(model, head.norm)) if head.norm else None,
+    )

@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
-from expound.models.families import FAMILIES
 from expound.models.layers.held_factors import HeldFactors
 from expound.models.layers.layer_parts import Norm, is_norm_layer, to_norm
 from expound.models.outputs import to_float32
@@ -95,11 +94,10 @@ class RescaleRule(TorchFunctionMode):
         """Return the rule of a module that counts as one function, however many operations it consists of."""
         if type(module).__module__ in ACTIVATION_MODULES and not isinstance(module, NO_ACTIVATIONS):
             return partial(_rescale, module.forward)
-        # Norms of other families may mean something else by their weight (Gemma's is added to 1), or normalize another
-        # dimension (SqueezeBERT's, a subclass of LayerNorm).
-        is_known = self.model.config.model_type in FAMILIES or type(module) in (nn.LayerNorm, nn.RMSNorm)
-        if is_known and is_norm_layer(module):
-            return partial(_rescale_norm, to_norm(module))
+        if is_norm_layer(module):
+            norm = to_norm(module)
+            if type(module) in (nn.LayerNorm, nn.RMSNorm) or _is_computed_by(norm, module):
+                return partial(_rescale_norm, norm)
         return None
 
     def _enter_module(self, module: nn.Module, inputs: Any) -> None:
@@ -142,6 +140,20 @@ class RescaleRule(TorchFunctionMode):
         if any(baseline.shape != operand.shape for baseline, operand in zip(baselines, operands, strict=True)):
             raise _different_operations_error()
         return HeldFactors().straight_through(value, surrogate(*operands, *baselines).to(value.dtype), 1.0)
+
+
+@torch.no_grad()
+def _is_computed_by(norm: Norm, module: nn.Module) -> bool:
+    """Return whether a norm's weights are what its module computes with them: its weight may be added to 1."""
+    if norm.weight is None:
+        return False
+    # Two rows, of which SqueezeBERT's norm, a subclass of LayerNorm over another dimension, makes something else.
+    x = torch.linspace(-1, 2, 2 * len(norm.weight), device=norm.weight.device).sin().unflatten(0, (2, -1))
+    try:
+        own = module(x[None].to(module.weight.dtype))[0]
+    except RuntimeError:
+        return False
+    return torch.allclose(to_float32(own), norm(x.to(norm.weight)).to(to_float32(own)), rtol=1e-2, atol=1e-2)
 
 
 def _different_operations_error() -> ExpoundError:

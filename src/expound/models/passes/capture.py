@@ -90,8 +90,8 @@ def record_attention(
     )
     is_for_derivatives = not (capture.attentions or capture.heads or zeroed is not None)
     family = FAMILIES.get(model.config.model_type)
-    if family is not None and family.attention.hooks is not None:
-        with _record_by_hooks(model, family.attention.hooks, record):
+    if family is not None and family.hooks is not None:
+        with _record_by_hooks(model, family.hooks, record):
             yield record
     elif _uses_interface(model) and not (is_for_derivatives and _has_users_function(model)):
         with _use_own_attention(model, record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from expound.errors import ExpoundError
 from expound.models.batch import Batch
-from expound.models.checks import is_exact
-from expound.models.families import FAMILIES, Family
+from expound.models.checks import MODEL_ERRORS, is_exact, remember
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import get_layers, get_module
+from expound.models.passes.find_record import find_record
 
 # Blocks may be nested; the hooks of two blocks on one layer would cut its positions twice.
 _SHORTENED: ContextVar[tuple[nn.Module, ...]] = ContextVar("expound_shortened_layers", default=())
@@ -24,28 +25,23 @@ _SHORTENED: ContextVar[tuple[nn.Module, ...]] = ContextVar("expound_shortened_la
 def skip_unread_positions(model: HuggingFaceModel, batch: Batch) -> Iterator[None]:
     """Let the last layer compute, inside the block, only the positions at which the head reads.
 
-    This saves most of a layer, and logits stay the same. It applies to heads that read the first position, in families
-    with a known part `after_attention`, and to language models whose family has a record. Where this model answers
-    otherwise when the skipped positions are NaN, passes run in full.
+    This saves most of a layer, and logits stay the same. It applies to heads that read the first position, where the
+    part of a layer that adds the residual to attention's output is a module, and to language models with norms first.
+    Where this model answers otherwise when the skipped positions are NaN, passes run in full.
 
     Args:
         model: a model whose last layer's hidden states are not needed inside the block.
         batch: examples, on one of which the shortcut is tried at the first call.
     """
-    family = FAMILIES.get(model.config.model_type)
-    shorten: Callable[[HuggingFaceModel, nn.Module, Family, float, ExitStack], None] | None = None
-    if family is not None and model.task.is_generated:
-        if family.norm_first and not model.is_encoder_decoder:
-            shorten = _compute_predicting_columns
-    elif family is not None and family.after_attention is not None and not model.task.is_read_at_positions:
-        shorten = _compute_first_position
-    if family is None or shorten is None:
+    paths: list[str] = remember(model, "parts of single positions", lambda: _find_parts(model, batch))
+    shorten = _compute_predicting_columns if model.task.is_generated else _compute_first_position
+    if not paths:
         yield
         return
 
     def run(alone: Batch) -> Tensor:
         with ExitStack() as trial:
-            shorten(model, get_layers(model.model)[-1], family, torch.nan, trial)
+            shorten(model, get_layers(model.model)[-1], paths, torch.nan, trial)
             logits: Tensor = model(alone).logits
         return logits
 
@@ -53,12 +49,29 @@ def skip_unread_positions(model: HuggingFaceModel, batch: Batch) -> Iterator[Non
     with ExitStack() as scope:
         if model.model not in before and is_exact(model, "unread positions", batch, run):
             scope.callback(_SHORTENED.reset, _SHORTENED.set((*before, model.model)))
-            shorten(model, get_layers(model.model)[-1], family, 0.0, scope)
+            shorten(model, get_layers(model.model)[-1], paths, 0.0, scope)
         yield
 
 
+def _find_parts(model: HuggingFaceModel, batch: Batch) -> list[str]:
+    """Return the paths of the parts of a layer that compute only single positions and can be cut; empty if none."""
+    if model.task.is_read_at_positions and not model.task.is_generated:
+        return []
+    try:
+        record = find_record(model, batch)
+    except (ExpoundError, *MODEL_ERRORS):
+        return []
+    attention = record.attention
+    if model.task.is_generated:
+        found = [attention.output, record.feed_forward.into.rpartition(".")[0]] if record.norm_first else []
+    else:
+        found = [attention.output.rpartition(".")[0]]
+    # A part that has the values, too, reads all positions.
+    return found if all(path and not attention.value.startswith(f"{path}.") for path in found) else []
+
+
 def _compute_first_position(
-    model: HuggingFaceModel, last: nn.Module, family: Family, _: float, scope: ExitStack
+    model: HuggingFaceModel, last: nn.Module, paths: list[str], _: float, scope: ExitStack
 ) -> None:
     """Let the last layer compute only the first position after its attention."""
     length = 0
@@ -83,12 +96,12 @@ def _compute_first_position(
         return nn.functional.pad(output, (0, 0, 0, length - output.shape[1]), value=fill)
 
     scope.enter_context(last.register_forward_pre_hook(read_length))
-    scope.enter_context(get_module(last, str(family.after_attention)).register_forward_pre_hook(keep_first_position))
+    scope.enter_context(get_module(last, paths[0]).register_forward_pre_hook(keep_first_position))
     scope.enter_context(last.register_forward_hook(widen))
 
 
 def _compute_predicting_columns(
-    model: HuggingFaceModel, last: nn.Module, family: Family, fill: float, scope: ExitStack
+    model: HuggingFaceModel, last: nn.Module, paths: list[str], fill: float, scope: ExitStack
 ) -> None:
     """Let the last layer's output projection and feed-forward compute only columns that predict response tokens."""
     columns, length = slice(None), 0
@@ -112,7 +125,7 @@ def _compute_predicting_columns(
         return nn.functional.pad(output, (0, 0, start, length - start - output.shape[1]), value=fill)
 
     scope.enter_context(model.model.register_forward_pre_hook(read_columns, with_kwargs=True))
-    for path in (family.attention.output, family.feed_forward.into.rpartition(".")[0]):
+    for path in paths:
         part = get_module(last, path)
         scope.enter_context(part.register_forward_pre_hook(narrow))
         scope.enter_context(part.register_forward_hook(widen))
