@@ -31,6 +31,7 @@ INSTEAD = {
     "readout": OTHERS,
     "attention": f"load it with attn_implementation='eager' if it has that, or {OTHERS}",
     "decomposition": OTHERS,
+    "head": f"take decompx, which leaves the head out, or {OTHERS}",
     "linear_rules": OTHERS,
     "shared_rules": OTHERS,
     "second_derivatives": "explain it inside torch.no_grad(), without a graph to the weights",

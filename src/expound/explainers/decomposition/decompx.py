@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import ExpoundError, check_choice
+from expound.errors import check_choice
 from expound.explainers.assumptions import OF_DECOMPOSITION
 from expound.explainers.base import Explainer, TokenScores, select_target
 from expound.explainers.decomposition import biases
@@ -47,7 +47,7 @@ class DecompX(Explainer):
     activation: Activation = "zero_origin"
     feed_forward: bool = True
     max_memory: int = 1 << 25
-    assumes: ClassVar = OF_DECOMPOSITION
+    assumes: ClassVar[tuple[str, ...]] = OF_DECOMPOSITION
     card: ClassVar = MethodCard(
         name="decompx", label="DecompX", family="decomposition", cost="≈ L F / 2", paper="Modarressi et al. 2023",
         unit="length of a part of the last hidden state",
@@ -103,6 +103,7 @@ class DecompXClassifier(DecompX):
 
     head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
     supports_contrasts: ClassVar[bool] = True
+    assumes: ClassVar = (*OF_DECOMPOSITION, "head")
     card: ClassVar = MethodCard(
         name="decompx_classifier", label="DecompX with classifier", family="decomposition", signed=True,
         cost="≈ L F / 2", paper="Modarressi et al. 2023", unit="part of the {output}",
@@ -196,23 +197,15 @@ def propagate_head(
     return biases.add_bias(bias, components @ parts.output.weight.T, parts.output.bias)
 
 
-def check_decomposition(model: ExplainedModel, probe: Probe) -> str:
-    """Check that the components of all positions sum to the logit, so that no part of a layer is left out."""
-    # No decomposition of a text's log-probability exists.
-    if model.task.name == "generation":
-        return ""
-    try:
-        alone = probe.alone
-        explanation = DecompXClassifier().compute(model, alone, [None])[0]
-    except ExpoundError:
-        # Layers that are not understood, or a head that it does not take: the method refuses those itself.
-        return ""
+def check_head(model: ExplainedModel, probe: Probe) -> str:
+    """Check that the components of all positions sum to the logit, so that no part of the head is left out."""
+    explanation = DecompXClassifier().compute(model, probe.alone, [None])[0]
     assert explanation.convergence_delta is not None
     missing, size = float(explanation.convergence_delta.abs()), float(explanation.scores.abs().sum())
     if missing <= get_tolerance(model) * size:
         return ""
-    return f"its head is not what its layers compute: the sum of all contributions misses {missing:.2g}"
+    return f"a part of its head is not understood: the sum of all contributions misses {missing:.2g}"
 
 
 # The checks of models lie below the explainers, and this one needs an explainer.
-CHECKS["decomposition"] = check_decomposition
+CHECKS["head"] = check_head

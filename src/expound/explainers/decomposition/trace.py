@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.explainers.base import select_target
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.checks import get_tolerance, remember, take_example
+from expound.models.checks import CHECKS, Probe, get_tolerance, remember, take_example
 from expound.models.layers import activations
-from expound.models.layers.architecture import get_layers, get_module
+from expound.models.layers.architecture import get_base_model, get_layers, get_module
 from expound.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_norm
 from expound.models.layers.record import Record
 from expound.models.outputs import to_float32
@@ -120,9 +121,18 @@ def get_record(model: ExplainedModel, batch: Batch) -> Record:
 
     def prove() -> bool:
         alone = take_example(model, batch)
+        ends: list[Tensor] = []
+
+        def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+            last = output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", None)
+            if isinstance(last, Tensor) and last.ndim == 3:
+                ends.append(to_float32(last))
+
         try:
-            for trace in trace_examples(model, alone, record=record):
-                check_parts(trace, get_tolerance(model))
+            with get_base_model(model.model).register_forward_hook(keep):
+                traces = trace_examples(model, alone, record=record)
+            for row, trace in enumerate(traces):
+                check_parts(trace, get_tolerance(model), *(end[row, trace.positions] for end in ends[:1]))
         except (AttributeError, LookupError, RuntimeError, ValueError) as error:
             raise ExpoundError(f"the layers of {type(model.model).__name__} are not understood: {error}") from error
         return True
@@ -131,15 +141,29 @@ def get_record(model: ExplainedModel, batch: Batch) -> Record:
     return record
 
 
-def check_parts(trace: Trace, tolerance: float) -> None:
-    """Raise ExpoundError if the parts of a layer do not compute what the layer computes."""
+def check_decomposition(model: ExplainedModel, probe: Probe) -> str:
+    """Check that the parts of every layer compute what the layer computes; an ExpoundError says why not."""
+    get_record(model, probe.batch)
+    return ""
+
+
+# The checks of models lie below the explainers, and this one needs the traces of decompositions.
+CHECKS["decomposition"] = check_decomposition
+
+
+def check_parts(trace: Trace, tolerance: float, last: Tensor | None = None) -> None:
+    """Raise ExpoundError if the parts of a layer do not compute what the next one, or the model's head, gets.
+
+    `last` [L, d]: the last hidden states, after the final norm.
+    """
     following = [state.x for state in trace.layers[1:]]
-    for number, (state, after) in enumerate(zip(trace.layers, [*following, None], strict=True)):
+    for number, (state, after) in enumerate(zip(trace.layers, [*following, last], strict=True)):
         middle, answer = compute_by_parts(state)
         own = state.answer(torch.arange(len(state.x), device=state.x.device))
         pairs = [(middle, state.middle), (answer, own)]
         if after is not None:
-            pairs.append((answer, after))
+            final = trace.final if after is last else None
+            pairs.append((answer if final is None else final(answer), after))
         # A value's bias reaches every position whole only if rows of attention sum to 1.
         if state.parts.value.bias is not None:
             shares = state.attention.sum(-1)
