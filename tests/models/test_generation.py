@@ -8,6 +8,7 @@ import families
 from expound import Batch, ExplainedModel, ExpoundError
 from expound.models.batch import find_predicting_columns, find_response_positions
 from expound.models.generation.model import GeneratingModel
+from expound.models.tasks import generation as generation_task
 
 PROMPTS = [[9, 40, 7, 120, 11, 23, 60, 8, 31], [14, 15, 90], [5, 66, 7, 8, 101, 44]]
 RESPONSES = [[50, 51], [17, 180, 19, 33, 21], [70, 10, 99]]
@@ -38,9 +39,11 @@ def step_by_step(model, prompt, response):
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
 @torch.no_grad()
-def test_one_pass_equals_decoding_step_by_step(family):
+def test_one_pass_equals_decoding_step_by_step(family, monkeypatch):
     model = generating(family)
-    for batch in (model.batch(PROMPTS, RESPONSES), padded_right(PROMPTS, RESPONSES)):
+    left, right = model.batch(PROMPTS, RESPONSES), padded_right(PROMPTS, RESPONSES)
+    for batch, at_once in ((left, 2**23), (right, 2**23), (left, 1)):
+        monkeypatch.setattr(generation_task, "LOGITS_AT_ONCE", at_once)
         table = model(batch).logits
         assert table.shape == (3, 5, 2)
         for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):

@@ -16,6 +16,7 @@ from expound.data.cards import MethodCard
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.assumptions import require_assumptions, require_finite
+from expound.explainers.token_targets import capture_head_input, split_by_target
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.loading.digest import digest_weights
 from expound.models.outputs import require_finite_logits
@@ -348,20 +349,23 @@ class SinglePass(Explainer):
     ) -> list[TokenScores]:
         """Compute the explanations, with scores [B, L], from one pass; they keep a graph if gradients are enabled."""
         keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self.needs_gradient
-        with torch.set_grad_enabled(keep_graph or backward):
+        with torch.set_grad_enabled(keep_graph or backward), capture_head_input(model) as states:
             if outputs is None:
                 outputs = self.run_pass(model, batch, keep_graph=keep_graph)
             logits, explanations = outputs.logits.detach(), []
-            for number, given in enumerate(targets, 1):
-                target = model.task.predict(logits, batch) if given is None else given
-                gradients: Sequence[Tensor] = self.gradient_points(outputs)
-                if gradients:
-                    score = model.task.with_output(self.output).score(outputs.logits, target)
-                    # Autograd frees the graph in a backward pass unless another one follows.
-                    retain_graph = keep_graph or number < len(targets)
+            resolved = [model.task.predict(logits, batch) if given is None else given for given in targets]
+            points, task = self.gradient_points(outputs), model.task.with_output(self.output)
+            scores = [task.score(outputs.logits, target) for target in resolved] if points else []
+            slopes = None if keep_graph else split_by_target(model, batch, scores, resolved, states)
+            for number, target in enumerate(resolved):
+                gradients: Sequence[Tensor] = ()
+                if points:
                     # Examples do not see each other: the gradient of the sum is that of each example's own score.
+                    roots, weights = (scores[number].sum(), None) if slopes is None else (states[0], slopes[number])
+                    # Autograd frees the graph in a backward pass unless another one follows.
+                    retain_graph = keep_graph or number + 1 < len(resolved)
                     gradients = torch.autograd.grad(
-                        score.sum(), gradients, create_graph=keep_graph, retain_graph=retain_graph
+                        roots, points, weights, create_graph=keep_graph, retain_graph=retain_graph
                     )
                 found = self.scores_from_outputs(model, batch, outputs, target, gradients)
                 explanation = found if isinstance(found, TokenScores) else TokenScores(found)

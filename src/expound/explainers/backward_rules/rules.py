@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
-from expound.explainers.backward_rules.token_targets import capture_head_input, split_by_target
 from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores, select_target
+from expound.explainers.token_targets import capture_head_input, split_by_target
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.checks import is_changed_by_padding
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config

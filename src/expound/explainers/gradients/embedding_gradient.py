@@ -11,6 +11,7 @@ from torch import Tensor
 
 from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer, SinglePass, TokenScores
+from expound.explainers.token_targets import capture_head_input, split_by_target
 from expound.models import Batch, ExplainedModel, Outputs
 
 TOKENS_PER_BACKWARD_PASS, FEWEST_TARGETS = 768, 4
@@ -77,17 +78,20 @@ class EmbeddingGradient(OutputExplainer, SinglePass):
         count = count_targets_per_pass(batch.attended.numel())
         if min(count, len(targets)) == 1 or torch.is_grad_enabled():
             return super().compute(model, batch, targets, outputs)
-        with torch.enable_grad():
+        with torch.enable_grad(), capture_head_input(model) as states:
             outputs = outputs or self.run_pass(model, batch, keep_graph=False)
-            logits, each_score = outputs.logits, []
-            for given in targets:
-                target = model.task.predict(logits.detach(), batch) if given is None else given
-                each_score.append(self.score(model, outputs, target).sum())
-            scores = torch.stack(each_score)
+            logits = outputs.logits
+            resolved = [model.task.predict(logits.detach(), batch) if given is None else given for given in targets]
+            scores = [self.score(model, outputs, target) for target in resolved]
+            whole = torch.stack([score.sum() for score in scores])
+            slopes = split_by_target(model, batch, scores, resolved, states)
+        root, weights = whole, torch.eye(len(targets), dtype=whole.dtype, device=whole.device)
+        if slopes is not None:
+            root, weights = states[0], torch.stack(slopes)
         (embeddings,), explanations = self.gradient_points(outputs), list[TokenScores]()
-        # With `is_grads_batched` (vmap), rows of the identity select the targets of one backward pass.
-        for selection in torch.eye(len(targets), dtype=scores.dtype, device=scores.device).split(count):
-            (slopes,) = torch.autograd.grad(scores, embeddings, selection, retain_graph=True, is_grads_batched=True)
-            for each in self.scores_from_gradient(slopes, embeddings.detach()).unbind():
+        # With `is_grads_batched` (vmap), one backward pass serves several targets.
+        for selection in weights.split(count):
+            (gradients,) = torch.autograd.grad(root, embeddings, selection, retain_graph=True, is_grads_batched=True)
+            for each in self.scores_from_gradient(gradients, embeddings.detach()).unbind():
                 explanations.append(TokenScores(each, logits=logits.detach()))
         return explanations

@@ -13,6 +13,9 @@ from expound.models.batch import Batch, find_predicting_columns, find_response_p
 from expound.models.outputs import to_float32
 from expound.models.tasks.base import TEXT, OutputKind, Task, require_integers
 
+LOGITS_AT_ONCE = 2**23
+"""Logits of which probabilities are computed at a time: 32 MB in float32."""
+
 
 class Generation(Task):
     """A span of response tokens, each predicted from everything before it; explained by its log-probability.
@@ -32,14 +35,18 @@ class Generation(Task):
     def logits(self, output: Any, batch: Batch) -> Tensor:
         """Return the table [B, R, 2 or 3], in float32 at least."""
         full, ids, real = self.read_logits(output, batch)
-        columns = [full.log_softmax(-1).gather(-1, ids), full.gather(-1, ids)]
-        if batch.foil is not None:
-            columns.append(full.gather(-1, batch.foil[:, : ids.shape[1], None]))
-        return torch.cat(columns, -1) * real[..., None]
+        chosen = ids if batch.foil is None else torch.cat([ids, batch.foil[:, : ids.shape[1], None]], -1)
+        tables = []
+        # A few tokens at a time: the logits of a long response over a large vocabulary are the largest tensor by far.
+        count = max(1, LOGITS_AT_ONCE // (full.shape[0] * full.shape[2]))
+        for few, own in zip(full.split(count, 1), chosen.split(count, 1), strict=True):
+            part = to_float32(few)
+            tables.append(torch.cat([part.log_softmax(-1).gather(-1, own[..., :1]), part.gather(-1, own)], -1))
+        return torch.cat(tables, 1) * real[..., None]
 
     def distribution(self, output: Any, batch: Batch) -> Tensor:
         """Return the logits over the vocabulary, [B, R, V]."""
-        return self.read_logits(output, batch)[0]
+        return to_float32(self.read_logits(output, batch)[0])
 
     @staticmethod
     def read_logits(output: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,7 +61,7 @@ class Generation(Task):
         # In the usual case, one response length without padding, no copy over the vocabulary is made.
         if full.shape[1] != index.shape[1] or not real.all():
             full = full[torch.arange(len(batch), device=batch.device)[:, None], index]
-        return to_float32(full), batch.inputs["input_ids"].gather(1, positions)[..., None], real
+        return full, batch.inputs["input_ids"].gather(1, positions)[..., None], real
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the table itself."""
