@@ -7,11 +7,11 @@ from sklearn.metrics import f1_score
 
 import expound
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
-from expound.metrics.sanity import randomize_cascade
 from expound.metrics.simulatability import simulatability_gain
 from expound.recipes import extract_rationales
 from expound.testing.models import random_model
 from expound_papers.protocols.performance import evaluate_performance
+from expound_papers.protocols.randomization import randomize_cascade
 from expound_papers.protocols.registry import PROTOCOLS, check_protocol, run_protocol
 
 

@@ -19,7 +19,7 @@ from expound.errors import ExpoundError
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.recipes import RECIPES, Recipe, extract_rationales
 from expound.reports.explanations import Explanations
-from expound.reports.tables.paper_table import render_markdown
+from expound_papers.paper_table import render_markdown
 from expound_papers.protocols.performance import evaluate_performance
 from expound_papers.runs import sources
 from expound_papers.runs.run_cell import run_cell

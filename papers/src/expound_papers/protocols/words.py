@@ -55,8 +55,8 @@ def measure_sanity(
     import numpy as np
 
     from expound.explainers import attribute
-    from expound.metrics.sanity import randomize_cascade, rank_correlations
     from expound.models import load
+    from expound_papers.protocols.randomization import randomize_cascade, rank_correlations
 
     rows = list(data)
     _, *stages = map(float, randomize_cascade(model, rows, explainer, absolute=absolute, seed=seed).means)

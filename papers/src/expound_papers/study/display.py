@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from expound.errors import ExpoundError, check_choice
-from expound.reports.tables.paper_table import Form
+from expound_papers.paper_table import Form
 from expound_papers.similarity import get_measure
 from expound_papers.study.parts import as_list
 

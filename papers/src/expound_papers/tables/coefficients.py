@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from expound.errors import ExpoundError
 from expound.explainers.learned.coefficients import COEFFICIENTS
-from expound.reports.figures.figure import Matrix
 from expound_papers.runs.execution import load_learned_explainer
 from expound_papers.study.display import FigurePart
+from expound_papers.tables.drawing import Matrix
 from expound_papers.tables.results import Results
 
 CoefficientMaps = Mapping[str, NDArray[np.float64]]

@@ -12,8 +12,7 @@ from expound.errors import check_choice, unknown
 from expound.reports.tables.board_table import choose_decimals
 from expound.reports.tables.effect import Effect, measure_effect
 from expound.reports.tables.leaderboard import Floats
-from expound.reports.tables.paper_table import PaperTable, format_cells
-from expound.reports.tables.significance import PREDICTION_FIGURES
+from expound_papers.paper_table import PaperTable, format_cells
 from expound_papers.tables.claims import Condition
 from expound_papers.tables.comparable import find_differences, list_unnamed
 from expound_papers.tables.layout import (
@@ -26,6 +25,7 @@ from expound_papers.tables.layout import (
     lay_out_table,
     repeat_single_run,
 )
+from expound_papers.tables.predictions import PREDICTION_FIGURES
 from expound_papers.tables.results import Results
 from expound_papers.tables.tables import count_judged, has_training, make_study_table, pair_summands
 

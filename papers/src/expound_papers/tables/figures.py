@@ -1,4 +1,4 @@
-"""A study's figures: the numbers, which `expound.reports.figures` draws."""
+"""A study's figures: the numbers, which `drawing` draws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from expound.errors import ExpoundError, check_choice
 from expound.reports.figures.curves import Curve
-from expound.reports.figures.figure import Dots, Matrix, Panel, plot_curves, plot_heat_maps, plot_scatter, plot_strips
+from expound.reports.figures.figure import plot_curves
 from expound.reports.tables.leaderboard import Floats
 from expound_papers.runs.run_files import CURVES, LAYERS
 from expound_papers.similarity import get_measure
@@ -25,6 +25,7 @@ from expound_papers.tables.agreement import (
     read_scores,
 )
 from expound_papers.tables.coefficients import make_coefficient_matrices
+from expound_papers.tables.drawing import Dots, Matrix, Panel, plot_heat_maps, plot_scatter, plot_strips
 from expound_papers.tables.layout import RUN, select_figures
 from expound_papers.tables.metric_agreement import make_metric_matrices
 from expound_papers.tables.results import Results

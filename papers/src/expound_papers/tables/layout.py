@@ -12,7 +12,7 @@ import pandas as pd
 from expound.data.cards import MetricCard
 from expound.errors import ExpoundError, check_choice
 from expound.reports.tables.leaderboard import Floats
-from expound.reports.tables.paper_table import Form
+from expound_papers.paper_table import Form
 from expound_papers.study.display import TablePart
 from expound_papers.tables.results import Results
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from expound.metrics.agreement import kendall_tau
-from expound.reports.figures.figure import Matrix
 from expound_papers.study.display import FigurePart
+from expound_papers.tables.drawing import Matrix
 from expound_papers.tables.layout import select_figures
 from expound_papers.tables.results import Results
 

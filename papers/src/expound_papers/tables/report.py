@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from expound.data.atomic_files import atomic_file
 from expound.data.provenance import get_versions
 from expound.errors import ExpoundError
-from expound.reports.pages.html import render_study_page
-from expound.reports.tables import paper_table
-from expound.reports.tables.paper_table import PaperTable
+from expound_papers import paper_table
+from expound_papers.paper_table import PaperTable
+from expound_papers.tables.html import render_html, render_study_page
 from expound_papers.tables.results import Results
 from expound_papers.tables.tables import make_study_table
 
@@ -27,7 +27,7 @@ FORMATS: dict[str, Callable[[PaperTable], str]] = {
     "md": paper_table.render_markdown,
     "csv": paper_table.render_csv,
     "tex": paper_table.render_latex,
-    "html": paper_table.render_html,
+    "html": render_html,
 }
 
 

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from expound.errors import ExpoundError
 from expound.reports.tables.leaderboard import Counts, Floats, make_leaderboard
-from expound.reports.tables.paper_table import EXAMPLES, PaperTable
 from expound.reports.tables.significance import (
     Summands,
     adjust_p_values,
     metric_summands,
     paired_test,
-    prediction_summands,
 )
+from expound_papers.paper_table import EXAMPLES, PaperTable
 from expound_papers.runs.run_files import OWN_RUN
 from expound_papers.study.display import Significance, TablePart
 from expound_papers.study.parts import StudyRun
@@ -34,6 +33,7 @@ from expound_papers.tables.layout import (
     lay_out_table,
     repeat_single_run,
 )
+from expound_papers.tables.predictions import prediction_summands
 from expound_papers.tables.results import Results
 
 

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: of a comparison (table, curves, examples, glossary, configuration), and of a study."""
+"""The self-contained HTML page of a comparison: table, curves, examples, glossary, configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from expound.reports.highlighted.pieces import Spans
 from expound.reports.table import Table
 from expound.reports.tables.board_table import make_board_table, make_difference_table, summarize_difference
 from expound.reports.tables.leaderboard import CONTROL, Leaderboard
-from expound.reports.tables.paper_table import PaperTable, format_caption, make_table
 from expound.reports.tables.verdict import find_leaders, format_verdict
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def render_report(
         charts=make_charts(curves, titles, len(LIGHT.series), shown),
         width=WIDTH,
         height=HEIGHT,
-        meta=_make_meta_table(meta or {}),
+        meta=make_meta_table(meta or {}),
         bounds=format_bounds,
         script=Markup(script),  # noqa: S704  # our own file, the only unescaped value
         # The content policy of the page allows this script alone.
@@ -102,7 +101,7 @@ def render_leaderboard_html(board: Leaderboard) -> str:
     return template_environment().get_template("board.html.j2").render(table=table, verdict=format_verdict(board))
 
 
-def _make_meta_table(values: Mapping[str, Any]) -> Table:
+def make_meta_table(values: Mapping[str, Any]) -> Table:
     """Return the table of nested values by their dotted names, without a head."""
     return Table((), list(flatten(values)))
 
@@ -144,16 +143,3 @@ def _choose_shown_methods(board: Leaderboard, methods: Collection[str]) -> list[
         return list(methods)
     best = [board.rows[row] for row in find_leaders(board)[: FEW - 1]] or board.rows[:1]
     return [*best, *(name for name in methods if name.partition("?")[0] == CONTROL)]
-
-
-def render_study_page(
-    title: str,
-    notes: str,
-    tables: Sequence[PaperTable],
-    pictures: Sequence[tuple[str, str]],
-    meta: Mapping[str, Any],
-) -> str:
-    """Return the page; `pictures` are (caption, PNG image in base64) pairs. All values are escaped."""
-    template = template_environment().get_template("study.html.j2")
-    rendered = [(make_table(table), format_caption(table)) for table in tables]
-    return template.render(title=title, notes=notes, tables=rendered, pictures=pictures, meta=_make_meta_table(meta))

@@ -8,15 +8,14 @@ import io
 import numpy as np
 import pytest
 
-from expound.reports.pages.html import render_study_page
-from expound.reports.tables.paper_table import (
+from expound_papers.paper_table import (
     PaperTable,
     format_cells,
     render_csv,
-    render_html,
     render_latex,
     render_markdown,
 )
+from expound_papers.tables.html import render_html, render_study_page
 
 
 def table(form="mean ± sd", digits=1, **changes):

@@ -7,8 +7,8 @@ from scipy.stats import spearmanr
 
 import expound
 import families
-from expound.metrics.sanity import randomize_cascade, randomize_stages
 from expound.testing.no_side_effects import snapshot
+from expound_papers.protocols.randomization import randomize_cascade, randomize_stages
 from small import alone, small
 
 

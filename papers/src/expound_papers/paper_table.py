@@ -1,4 +1,4 @@
-"""A table as papers print it: centre and spread, best bold, second underlined; as Markdown, CSV, LaTeX and HTML."""
+"""A table as papers print it: centre and spread, best bold, second underlined; as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from expound.reports.highlighted.highlight import template_environment
 from expound.reports.table import Cell, Table, format_csv
 from expound.reports.tables.board_table import ABSENT, choose_decimals
 from expound.reports.tables.leaderboard import Counts, Floats
@@ -101,12 +100,6 @@ def render_csv(table: PaperTable) -> str:
     significant = np.where(table.marked, "yes", "no")
     ends = {" center": table.center, " low": table.low, " high": table.high, " runs": table.count, " rank": table.rank}
     return format_csv(table.head, table.rows, table.columns, ends | {" significant": significant})
-
-
-def render_html(table: PaperTable) -> str:
-    """Return a `<figure>` of the table with its caption, to be placed in a page."""
-    template = template_environment().get_template("paper_table.html.j2")
-    return template.render(table=make_table(table), caption=format_caption(table))
 
 
 def format_caption(table: PaperTable) -> str:
