@@ -188,8 +188,9 @@ def normalize(norm, values):
 
 
 def scores_by_loops(single, model, batch, row):
-    """Literal IvRA of an example, number by number."""
+    """IvRA of an example, `literal` or `per_head`, number by number."""
     outputs, norm = run_model(model, batch), single.normalizer
+    per_head = single.mix == "per_head"
     real = batch.attended[row].nonzero().flatten().tolist()
     places = [p for p in real if single.special_tokens or batch.content[row, p]]
     layers = []
@@ -202,11 +203,18 @@ def scores_by_loops(single, model, batch, row):
                 who = [n for n in real if n >= m or not model.is_decoder]
                 dots = [normalize(norm, list(single.query_features[layer, head] * q[n])) @ key for n in who]
                 grid.append(single.scales[0] * single.head_coefficients[layer, head] * sum(dots) / len(who))
-        of_heads = normalize(norm, grid).view(single.n_heads, len(places)).sum(0)
-        layers.append(single.scales[1] * single.layer_coefficients[layer] * of_heads)
+        layers.append(single.scales[1] * single.layer_coefficients[layer] * mix_rows(norm, grid, len(places), per_head))
     found = torch.zeros(batch.length, dtype=torch.float64)
-    found[places] = normalize(norm, list(torch.cat(layers))).view(single.n_layers, len(places)).sum(0)
+    found[places] = mix_rows(norm, list(torch.cat(layers)), len(places), per_head)
     return found
+
+
+def mix_rows(norm, values, length, per_head):
+    """One distribution of rows of `length` numbers: NORM over all and the sum, or NORM over each row and the mean."""
+    if not per_head:
+        return normalize(norm, values).view(-1, length).sum(0)
+    rows = [normalize(norm, values[start : start + length]) for start in range(0, len(values), length)]
+    return torch.stack(rows).mean(0)
 
 
 @pytest.mark.parametrize(
@@ -215,14 +223,16 @@ def scores_by_loops(single, model, batch, row):
     + [("bert", "sparsemax", False), ("llama", "softmax", False)],
 )
 @torch.no_grad()
-def test_literal_mix_against_loops(family, norm, special_tokens):
+def test_literal_and_per_head_mix_against_loops(family, norm, special_tokens):
     model = shared(family)
     batch = model.encode(["a moving film", "great"])
-    options = {"normalizer": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
-    single = draw_coefficients(InterpretableAttention.for_model(model, **options))
-    scores = single.explain(model, batch, special_tokens=True).scores
-    for row in range(len(batch)):
-        torch.testing.assert_close(scores[row], scores_by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
+    options = {"normalizer": norm, "scales": (3.0, 2.0), "special_tokens": special_tokens}
+    for mix in ("literal", "per_head"):
+        single = draw_coefficients(InterpretableAttention.for_model(model, mix=mix, **options))
+        scores = single.explain(model, batch, special_tokens=True).scores
+        torch.testing.assert_close(scores.sum(1), torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-12)
+        for row in range(len(batch)):
+            torch.testing.assert_close(scores[row], scores_by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit"])
@@ -312,7 +322,7 @@ def test_literal_softmax_is_nearly_uniform_until_calibrated():
     assert peak(softmax) > 1.1
     assert peak(InterpretableAttention.for_model(model).double()) > 1.01
     assert InterpretableAttention(2, 4, 8, normalizer="softmax").mix == "coefs"
-    with pytest.raises(ExpoundError, match="literal"):
+    with pytest.raises(ExpoundError, match="no scales to calibrate"):
         InterpretableAttention.for_model(model, mix="coefs").calibrate(model, batch)
 
 

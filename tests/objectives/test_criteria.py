@@ -171,6 +171,28 @@ def test_losses_are_those_of_texts_with_mask_tokens(head, objective, kept, loss)
     torch.testing.assert_close(found, by_hand(model, batch, single, kept, loss), rtol=1e-8, atol=1e-10)
 
 
+def test_a_mixture_replaces_erased_positions_alone_by_each_reference_or_by_words_of_the_batch():
+    model = shared("bert")
+    batch = make_labeled_batch(model)
+    term = ComprehensivenessLoss(make_explainer(model), perturbation="mixture")
+    keep = torch.ones(batch.attended.shape, dtype=torch.float64)
+    keep[:, 2] = 0.0
+    words = model.embed(batch)[batch.content]
+    blank = {kind: model.embed_reference(batch, kind)[:, 2] for kind in ("mask", "pad", "zero")}
+    drawn = {"words": 0} | dict.fromkeys(blank, 0)
+    for number in range(12):
+        step = step_of(model, batch, term, StepContext(number=number))
+        found = term._blend(step, keep)
+        assert torch.equal(found, term._blend(step, keep))
+        assert torch.equal(found[keep == 1], model.embed(batch)[keep == 1])
+        for row, vector in enumerate(found[:, 2]):
+            kinds = [kind for kind, values in blank.items() if torch.equal(values[row], vector)]
+            drawn[kinds[0] if kinds else "words"] += 1
+            assert kinds or (words == vector).all(1).any()
+    # each of the four has 12 of 48 draws, with a standard deviation of 3
+    assert min(drawn.values()) >= 3
+
+
 def test_only_the_context_of_a_question_can_be_taken_away():
     model = shared("bert", "QuestionAnswering")
     batch = model.encode(PAIRS[:2])

@@ -50,7 +50,7 @@ def integrate_gradients(hugging, ids, label, aggregate):
     return parts.norm(dim=-1) if aggregate == "l2" else parts.mean(-1).abs()
 
 
-def reference(explained, one, aggregate, direction, ratio):
+def reference(explained, one, aggregate, direction, ratio, special_tokens):
     """Return the term of one unpadded example from transformers' own attention; the teacher is a constant."""
     hugging, ids = explained.model, one.inputs["input_ids"]
     inside = one.content[0].nonzero().flatten()
@@ -59,25 +59,33 @@ def reference(explained, one, aggregate, direction, ratio):
     changed = ids.clone()
     count = max(1, math.ceil(ratio * len(inside)))
     changed[0, inside[scores.argsort()[:count]]] = explained.mask_id
+    kept = torch.arange(len(ids[0])) if special_tokens else inside
     before, hugging.config._attn_implementation = hugging.config._attn_implementation, "eager"
     try:
-        rows = [hugging(x, output_attentions=True).attentions[-1][0].mean(0)[0][inside] for x in (ids, changed)]
+        rows = [hugging(x, output_attentions=True).attentions[-1][0].mean(0)[0][kept] for x in (ids, changed)]
     finally:
         hugging.config._attn_implementation = before
     attended = [row / row.sum() for row in rows]
+    if special_tokens:
+        # the teacher's smallest probability keeps its logarithm finite
+        shares = (scores.new_zeros(len(ids[0])).index_copy(0, inside, shares) + 1e-8) / (1 + len(ids[0]) * 1e-8)
     pairs = [(a, shares) if direction == "attention" else (shares, a) for a in attended]
     return sum((p * (p / q).log()).sum() for p, q in pairs)
 
 
 @pytest.mark.parametrize("aggregate", ["l2", "mean"])
-@pytest.mark.parametrize("direction", ["attention", "teacher"])
-def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregate, direction):
+@pytest.mark.parametrize(
+    ("direction", "special_tokens"), [("attention", False), ("teacher", False), ("attention", True)]
+)
+def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregate, direction, special_tokens):
     explained = model()
     batch = make_labeled_batch(explained)
-    objective = ExplanationGuidedLoss(expound.explainer(INTEGRATED), 0.3, aggregate=aggregate, direction=direction)
+    options = {"aggregate": aggregate, "direction": direction, "special_tokens": special_tokens}
+    objective = ExplanationGuidedLoss(expound.explainer(INTEGRATED), 0.3, **options)
     found = term(explained, batch, objective)
     ones = [batch.select([row]).trim_padding()[0] for row in range(len(batch))]
-    expected = torch.stack([reference(explained, one, aggregate, direction, 0.3) for one in ones]).mean()
+    expected = [reference(explained, one, aggregate, direction, 0.3, special_tokens) for one in ones]
+    expected = torch.stack(expected).mean()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     weights = [explained.embedding.weight, explained.model.bert.encoder.layer[1].attention.self.query.weight]
     for one, other in zip(torch.autograd.grad(found, weights), torch.autograd.grad(expected, weights), strict=True):

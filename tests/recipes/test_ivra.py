@@ -90,6 +90,8 @@ def test_softmax_as_printed_is_calibrated_on_training_data():
     recipe = RECIPES["ivra"]("sufficiency", normalizer="softmax", mix="literal")
     single = recipe.build_objectives(make_model(), load_generated(), seed=0)[1].explainer
     assert all(scale > 1 for scale in single.scales)
+    printed = RECIPES["ivra"]("sufficiency", normalizer="softmax", mix="per_head", calibrate=False)
+    assert printed.build_objectives(make_model(), load_generated(), seed=0)[1].explainer.scales == (1.0, 1.0)
 
 
 def test_what_cannot_be_trained_says_why(tmp_path):

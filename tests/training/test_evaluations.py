@@ -61,6 +61,9 @@ def test_terms_that_did_not_move_the_model_are_named_with_what_to_try():
     (message,) = find_idle_terms([{"eval_coefficient_change": 0.0}, {"eval_coefficient_change": 0.0017}], terms)
     assert "changed by at most 0.0017 from 1" in message
     assert not list(find_idle_terms([{"eval_coefficient_change": 0.3}], terms))
+    control = {f"eval_random_comprehensiveness_{name}": value for name, value in (("replaced", 0.4), ("removed", 0.05))}
+    assert "random scores have comprehensiveness 0.40" in next(find_idle_terms([control], terms))
+    assert not list(find_idle_terms([control, control | {"eval_random_comprehensiveness_replaced": 0.1}], terms))
     assert "70% of the dev explanations" in next(find_idle_terms([{"eval_constant_explanations": 0.7}], terms))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -13,11 +13,14 @@ from torch import Tensor
 from expound.errors import ExpoundError
 from expound.explainers import Explainer, SinglePass
 from expound.explainers.attention.weights import AttentionAll
+from expound.models.hugging_face import Reference
 from expound.objectives.attribution_objective import AttributionObjective
 from expound.objectives.base import TrainingStep
 
 ATTENTION = AttentionAll()
+Replacement = Literal["mask", "pad", "zero", "mixture"]
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
+REFERENCES: tuple[Reference, ...] = ("mask", "pad", "zero")
 TEMPERATURE = 0.1
 MIN_RELATIVE_DEVIATION = 1e-6
 """Standard deviations below this multiple of the mean are rounding errors of equal scores."""
@@ -70,7 +73,8 @@ class ErasureCriterion(Criterion):
         fractions: the values of k, fractions of the erasable positions.
         sample_fractions: whether a training step draws one of them for each example.
         perturbation: the embedding of erased positions: that of the `mask` token, of `pad`, or a `zero` vector (IvRA's
-            baseline).
+            baseline); `mixture` draws one of these or words of the batch for each example, so that no single sign tells
+            the model that something was erased.
         detach_clean: whether the answer to the whole input is a constant, so that a criterion cannot be met by making
             it worse.
         temperature: how far from the border between top and rest scores have a gradient, see `select_top`.
@@ -78,7 +82,7 @@ class ErasureCriterion(Criterion):
 
     fractions: tuple[float, ...] = FRACTIONS
     sample_fractions: bool = True
-    perturbation: Literal["mask", "pad", "zero"] = "mask"
+    perturbation: Replacement = "mask"
     detach_clean: bool = True
     temperature: float = TEMPERATURE
     exact_gradient: ClassVar[bool] = False
@@ -111,9 +115,27 @@ class ErasureCriterion(Criterion):
             top = select_top(scores, erasable, fractions, self.temperature)
             keep = torch.where(erasable, self.keep_positions(top), 1.0)
             # eq. 8 and 9, on word embeddings: the attention mask and the positions stay those of the whole input
-            embeddings = step.model.blend(step.batch, keep, self.perturbation)
+            embeddings = self._blend(step, keep)
             losses.append(self.compute_losses(step, step.model(step.batch, embeddings).logits, clean_logits))
         return (torch.stack(losses).mean(0) * erasable.any(1)).mean()
+
+    def _blend(self, step: TrainingStep, keep: Tensor) -> Tensor:
+        """Return the embeddings [B, L, d] with those of erased positions replaced, for keep [B, L] from 0 to 1."""
+        model, batch = step.model, step.batch
+        if self.perturbation != "mixture":
+            return model.blend(batch, keep, self.perturbation)
+        generator = step.generator(f"replacements of {self.name}")
+
+        def draw(count: int, *shape: int) -> Tensor:
+            return torch.randint(count, shape, generator=generator, device=batch.device)
+
+        words = batch.inputs["input_ids"][batch.content]
+        ids = words[draw(len(words), *keep.shape)] if len(words) else batch.inputs["input_ids"]
+        other = model.embed(replace(batch, inputs=batch.inputs | {"input_ids": ids}))
+        references = torch.stack([*(model.embed_reference(batch, kind) for kind in REFERENCES), other])
+        reference = references[draw(len(references), len(batch)), torch.arange(len(batch), device=batch.device)]
+        keep = keep.to(other.dtype)[..., None]
+        return model.embed(batch) * keep + reference * (1 - keep)
 
     def _iterate_fractions(self, step: TrainingStep) -> Iterator[Tensor]:
         """Yield the fraction k of each example [B], once per forward pass."""

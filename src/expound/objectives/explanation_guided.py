@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError, check_choice
@@ -12,7 +13,7 @@ from expound.explainers import Explainer
 from expound.explainers.attention.weights import select_readout_row
 from expound.explainers.base import describe_explainer
 from expound.explainers.gradients.integrated_gradients import IntegratedGradients
-from expound.models import Batch, Capture, Outputs
+from expound.models import Batch, Capture
 from expound.objectives.base import LabeledObjective, TrainingStep
 from expound.objectives.teacher import (
     Aggregation,
@@ -36,7 +37,8 @@ class ExplanationGuidedLoss(LabeledObjective):
     s: the teacher's attribution of the gold label on the unmasked input, without dropout and without a graph. x̃: x
     with the mask token in place of the least important content positions. att: the last layer's attention from the
     position where the answer is read (an encoder's first one), mean over heads. All three are distributions over
-    content: special tokens and padding have no share. Examples without a usable label do not count.
+    content: special tokens and padding have no share, unless `special_tokens` gives the former one. Examples without
+    a usable label do not count.
 
     Args:
         explainer: the teacher, any explainer; it need not be differentiable.
@@ -49,6 +51,8 @@ class ExplanationGuidedLoss(LabeledObjective):
         batch_fraction: see `Objective.batch_fraction`.
         lifetime: epochs for which the teacher's scores of an example are kept; 0: they are computed in every step. An
             example occurs once per epoch, so only lifetimes from 2 on save time.
+        special_tokens: whether attention to special tokens is part of att. The teacher gives them nothing, so that the
+            term moves their attention to content.
 
     Raises:
         ExpoundError: a choice or a fraction out of range, images, or a task with several labels at once.
@@ -61,6 +65,7 @@ class ExplanationGuidedLoss(LabeledObjective):
     direction: Direction = "attention"
     batch_fraction: float = 1.0
     lifetime: int = 0
+    special_tokens: bool = False
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "explanation_guided"
     exact_gradient: ClassVar[bool] = False
@@ -106,10 +111,12 @@ class ExplanationGuidedLoss(LabeledObjective):
         least_important = select_least_important(scores, batch.content, self.mask_fraction)
         masked_ids = batch.inputs["input_ids"].masked_fill(least_important, model.mask_id)
         masked_outputs = model(replace(batch, inputs=batch.inputs | {"input_ids": masked_ids}), capture=LAST)
-        teacher = to_distribution(scores, batch.content)
-        divergence = self._compare(_attention_distribution(step, step.outputs, target), teacher)
+        places = batch.attended if self.special_tokens else batch.content
+        teacher, divergence = to_distribution(scores, places), torch.zeros((), device=batch.device)
         # eq. 7: the masked input is compared with the scores of the unmasked one
-        divergence = divergence + self._compare(_attention_distribution(step, masked_outputs, target), teacher)
+        for outputs in (step.outputs, masked_outputs):
+            row = select_readout_row(model, batch, outputs.attentions[-1].mean(1), target)
+            divergence = divergence + self._compare(to_distribution(row, places), teacher)
         return self.mean_over_labeled(step, divergence)
 
     def _ask_teacher(self, step: TrainingStep, target: Tensor) -> Tensor:
@@ -137,12 +144,6 @@ class ExplanationGuidedLoss(LabeledObjective):
         if self.direction == "attention":
             return _compute_kl(attention, teacher)
         return _compute_kl(teacher, attention)
-
-
-def _attention_distribution(step: TrainingStep, outputs: Outputs, target: Tensor) -> Tensor:
-    """Return the last layer's attention from the readout position as a distribution over content [B, L]."""
-    row = select_readout_row(step.model, step.batch, outputs.attentions[-1].mean(1), target)
-    return to_distribution(row, step.batch.content)
 
 
 def _compute_kl(p: Tensor, q: Tensor) -> Tensor:

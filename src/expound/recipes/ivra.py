@@ -25,7 +25,7 @@ from expound.objectives import (
     RankConsistencyLoss,
     SufficiencyLoss,
 )
-from expound.objectives.criterion import TEMPERATURE
+from expound.objectives.criterion import TEMPERATURE, Replacement
 from expound.recipes.base import Effect, Recipe
 from expound.training import CriterionTrainer, RunOptions, TrainResult
 from expound.training.bilevel.criteria import CRITERION_METRICS
@@ -34,7 +34,14 @@ from expound.training.loop.lora import adapt_like, share_frozen_weights
 from expound.training.loop.starting_model import Source, load_starting_model
 
 CALIBRATION_ROWS = 64
-PAPER = {"normalizer": "sparsemax", "temperature": TEMPERATURE}
+PAPER = {
+    "normalizer": "sparsemax",
+    "temperature": TEMPERATURE,
+    "lr_multiplier": 1.0,
+    "perturbation": "mask",
+    "calibrate": False,
+    "outer_divergence": True,
+}
 
 
 class CriterionValues(NamedTuple):
@@ -66,15 +73,17 @@ AVOID = "The model must stay as it is and post-hoc methods suffice."
 DEPARTURES = (
     "Model and coefficients are trained together on the cross-entropy and the criteria, each of weight 1; the paper"
     " does not say.",
-    "NORM is over heads (layers) and positions together: only so do scores add up to 1. Softmax is applied to the"
-    " coefficients instead, or to a grid scaled to standard deviation 1: as printed its explanations are uniform.",
-    "In training what is taken away is replaced by the mask token's embedding, with a straight-through gradient; one of"
-    " the five shares is drawn for each example and step. Metrics delete.",
+    "The paper does not name NORM's axis. Scores add up to 1 if it is over heads (layers) and positions together"
+    " (literal), or over positions with a mean over heads and layers (per_head). Softmax is applied to the coefficients"
+    " instead, or to a grid scaled to standard deviation 1: without scaling (calibrate) its explanations are nearly"
+    " uniform.",
+    "In training what is taken away is replaced by other embeddings, with a straight-through gradient; one of the five"
+    " shares is drawn for each example and step. Metrics delete.",
     "The clean answer (of sufficiency) and the distances of hidden states are held still.",
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
     "The student of simulatability sees the model's training data: half of the examples to learn, the others, in every"
     " epoch the same, to be judged on. Its own explainer has softmax, which has the derivatives it takes, and is of"
-    " words alone where the model's is. The outer loss has no KL, as in SMaT; the parameter outer_divergence adds it.",
+    " words alone where the model's is. The outer loss has no KL, as in SMaT, unless outer_divergence adds it.",
     "Questions are never taken away, only words of the context. Special tokens are never taken away, either, but have a"
     " part in explanations.",
 )
@@ -87,6 +96,7 @@ class IvraRecipe(Recipe):
     Attributes:
         criteria: the criteria, with another explainer than the one that is trained.
         attention: parameters of `InterpretableAttention`.
+        calibrate: whether grids of the normalizer softmax are scaled to standard deviation 1.
         lr_multiplier: see `Criterion`.
         train_model: whether the model is trained together with the attention's coefficients.
         student: the model that the student of simulatability starts from.
@@ -96,6 +106,7 @@ class IvraRecipe(Recipe):
 
     criteria: Sequence[Criterion]
     attention: Mapping[str, Any]
+    calibrate: bool = True
     lr_multiplier: float = 1.0
     train_model: bool = True
     student: str | None = None
@@ -117,8 +128,8 @@ class IvraRecipe(Recipe):
         """
         student = self._make_student(model, train, seed)
         explainer = InterpretableAttention.for_model(model, **self.attention).to(model.device)
-        if explainer.mix == "literal" and explainer.normalizer == "softmax":
-            # literal softmax is uniform to 1e-6: its grids are scaled to standard deviation 1, measured on some rows
+        if self.calibrate and explainer.mix != "coefs" and explainer.normalizer == "softmax":
+            # such a softmax is nearly uniform: its grids are scaled to standard deviation 1, measured on some rows
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
         if not self.train_model:
             if hasattr(model.model, "peft_config"):
@@ -159,8 +170,13 @@ def ivra(
         Norm, "NORM; in the paper softmax is best for comprehensiveness, sparsemax for the others."
     ] = "softmax",
     mix: Annotated[
-        Mix | None, "Effect of coefficients. Default: literal, as in the equations; with softmax: coefs, on logits."
+        Mix | None,
+        "Effect of coefficients: literal or per_head, two readings of the equations, or coefs, on logits. Default:"
+        " literal; with softmax: coefs.",
     ] = None,
+    calibrate: Annotated[
+        bool, "Scale what softmax normalizes to standard deviation 1 (literal, per_head); the paper does not."
+    ] = True,
     learn_features: Annotated[bool, "Learn coefficients of features."] = True,
     learn_heads: Annotated[bool, "Learn coefficients of heads."] = True,
     learn_layers: Annotated[bool, "Learn coefficients of layers."] = True,
@@ -170,6 +186,11 @@ def ivra(
     temperature: Annotated[
         float, "How far from the border of the top scores have a gradient, in standard deviations."
     ] = 1.0,
+    perturbation: Annotated[
+        Replacement,
+        "What replaces the words that a criterion takes away in training; a mixture leaves the model no single sign to"
+        " lose its answer at.",
+    ] = "mixture",
     student: Annotated[
         str | None,
         "Model that simulatability's student starts from: pretrained, not fine-tuned, with the same tokenizer.",
@@ -183,13 +204,18 @@ def ivra(
         float,
         "β, weight of explanations in the student's loss. The paper uses 1, SMaT 5; small models learn more with 10.",
     ] = 1.0,
+    outer_divergence: Annotated[
+        bool, "Compare explanations in the outer loss of simulatability, too, as the paper's equation 15."
+    ] = False,
     lr_decay: Annotated[
         float | None,
         "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
     ] = None,
     lr_multiplier: Annotated[
-        float, "Learning rate of the coefficients, as a multiple of the model's; 1 moves them little in short runs."
-    ] = 1.0,
+        float,
+        "Learning rate of the coefficients, as a multiple of the model's. They change by up to rate times steps:"
+        " with 1, hundreds of steps leave them where they were.",
+    ] = 100.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
 ) -> Recipe:
     """Train a fine-tuned model together with an attention that explains it (IvRA).
@@ -203,7 +229,9 @@ def ivra(
     Example: expound train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
     """
-    terms = parse_criteria(criteria, temperature, student_learning_rate)
+    removal = {"temperature": temperature, "perturbation": perturbation}
+    simulation = {"rate": student_learning_rate, "outer_divergence": outer_divergence}
+    terms = parse_criteria(criteria, removal, simulation)
     names = [each.name for each in terms]
     # several criteria: the rate of the one that needs the lowest
     slowest = min((CRITERION_VALUES[name] for name in names), key=lambda values: values.rate)
@@ -221,6 +249,7 @@ def ivra(
     effect, judge = None, CRITERION_METRICS.get(names[0])
     if judge is not None:
         untrained = f"interpretable_attention?untrained&normalizer={normalizer}"
+        untrained += f"&mix={mix}" if mix else ""
         effect = Effect(judge.name, "interpretable_attention:{run}", untrained)
     return IvraRecipe(
         name="ivra",
@@ -236,6 +265,7 @@ def ivra(
             "learn_layers": learn_layers,
             "special_tokens": special_tokens,
         },
+        calibrate=calibrate,
         lr_multiplier=lr_multiplier,
         train_model=train_model,
         student=student if Simulatability.name in names else None,
@@ -248,10 +278,13 @@ def ivra(
     )
 
 
-def parse_criteria(criteria: str | Sequence[Criterion], temperature: float, rate: float) -> list[Criterion]:
+def parse_criteria(
+    criteria: str | Sequence[Criterion], removal: Mapping[str, Any], simulation: Mapping[str, Any]
+) -> list[Criterion]:
     """Return the criteria of a list of specs with commas, in the order of `CRITERIA`; objects are kept.
 
-    Unless a spec names others, criteria that take words away have this temperature, and a student this learning rate.
+    Unless a spec names others, criteria that take words away have the parameters `removal`, and simulatability has
+    those of `simulation`.
     """
     found = {}
     for spec in split_ids(criteria) if isinstance(criteria, str) else criteria:
@@ -261,9 +294,9 @@ def parse_criteria(criteria: str | Sequence[Criterion], temperature: float, rate
             kind = CRITERIA[name]
             params = parse_params(name, kind, dict(given), fixed=("explainer", "lr_multiplier", "student"))
             if issubclass(kind, ErasureCriterion):
-                params = {"temperature": temperature} | params
+                params = {**removal, **params}
             elif kind is Simulatability:
-                params = {"rate": rate} | params
+                params = {**simulation, **params}
             found[name] = kind(**params)
         else:
             found[spec.name] = spec

@@ -35,7 +35,8 @@ DEPARTURES = (
     "The norm of the weights is AdamW's weight decay of 0.01.",
     "Integrated gradients have 8 points a step unless told otherwise; the paper says 50.",
     "Warm-up is 10 % of the steps, which the paper prints as gradient accumulation.",
-    "Tokens are masked, not words, by the mask token; attention and teacher share 1 over content.",
+    "Tokens are masked, not words, by the mask token; attention and teacher share 1 over content, unless special_tokens"
+    " gives attention to special tokens a share.",
     "No tokenization by spaCy before the model's own.",
 )
 
@@ -53,6 +54,9 @@ def regex(
     gradient_weight: Annotated[float, "λ2, weight of the input gradient's norm; 0 leaves it out."] = 0.01,
     adversarial_weight: Annotated[float, "λ3, weight of virtual adversarial training; 0 leaves it out."] = 0.5,
     guidance_weight: Annotated[float, "λ4, weight of attention against the teacher; 0 leaves it out."] = 1.0,
+    special_tokens: Annotated[
+        bool, "Count attention to special tokens, to which the teacher gives nothing: it moves to words."
+    ] = False,
     form: Annotated[Form, "Perturbations inside a radius (literal), or scaled as in the code of SMART."] = "literal",
     radius: Annotated[
         float, "ε, the largest perturbation of each dimension (literal); the paper's 1e-5 hardly moves an answer."
@@ -89,6 +93,7 @@ def regex(
             aggregate,
             batch_fraction=batch_fraction,
             lifetime=lifetime,
+            special_tokens=special_tokens,
         ),
     )
     for term in terms:
@@ -104,7 +109,7 @@ def regex(
         paper_arguments=ARGUMENTS,
         max_length=256,
         head_lr_multiplier=10.0,
-        effect=Effect("aopc_comprehensiveness", "attention_last"),
+        effect=Effect("aopc_sufficiency", "attention_last"),
         departures=DEPARTURES,
     )
 

@@ -20,12 +20,13 @@ from expound.explainers.learned.learned_attention import (
     mean_logits,
     normalize_each,
     normalize_jointly,
+    normalize_rows,
     softmax_over,
 )
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.outputs import to_float32
 
-Mix = Literal["literal", "coefs"]
+Mix = Literal["literal", "per_head", "coefs"]
 
 
 class InterpretableAttention(LearnedAttention):
@@ -34,6 +35,8 @@ class InterpretableAttention(LearnedAttention):
     `literal`: Q̃ = NORM(ω_Q ⊙ q) and K̃ = NORM(ω_K ⊙ k) over features, ψ^h_m = mean_n ⟨Q̃_n, K̃_m⟩,
     Ψ_l = Σ_h NORM(τ₁ λ_h ψ^h) with NORM over heads and positions together, r = Σ_l NORM(τ₂ η_l Ψ_l) with NORM over
     layers and positions. With softmax, r is nearly uniform unless `scales` are large: see `calibrate`.
+    `per_head`: NORM is over the positions of each head, Ψ_l = mean_h NORM(τ₁ λ_h ψ^h), and of each layer,
+    r = mean_l NORM(τ₂ η_l Ψ_l). Sparsemax leaves more words a score than `literal`, which shares one 1 among all heads.
     `coefs`: r_m = softmax_m(Σ_l NORM(η)_l Σ_h NORM(λ_l)_h s^h_m), s^h_m = mean_n ⟨ω_Q ⊙ q_n, ω_K ⊙ k_m⟩ times the
     model's scaling; untrained, it equals the untrained `parameterized_attention`.
     The means are over the queries that can see the key; r sums to 1 over positions.
@@ -43,11 +46,11 @@ class InterpretableAttention(LearnedAttention):
         n_heads: number of heads of each layer.
         head_dim: number of features of each head.
         normalizer: NORM, one of `sparsemax`, `softmax`, `entmax15`.
-        mix: `literal` or `coefs`, see above; default: `coefs` for softmax, `literal` otherwise.
+        mix: `literal`, `per_head` or `coefs`, see above; default: `coefs` for softmax, `literal` otherwise.
         learn_features: learn ω_Q and ω_K; otherwise they keep their initial value 1.
         learn_heads: learn λ; otherwise it keeps its initial value 1.
         learn_layers: learn η; otherwise it keeps its initial value 1.
-        scales: τ₁ and τ₂ of `literal`.
+        scales: τ₁ and τ₂ of `literal` and `per_head`.
         special_tokens: give special tokens a part in r, so that attention to them is not moved to other tokens; the
             paper's L positions are all of the input's. Otherwise NORM is over content only. They are queries in both
             cases.
@@ -117,10 +120,8 @@ class InterpretableAttention(LearnedAttention):
         places = explained_positions(batch, self.special_tokens)
         # Differences between positions are far smaller than half precision resolves.
         with disable_autocast(batch.device):
-            if self.mix == "literal":
-                return normalize_jointly(
-                    self.normalizer, self._layer_grid(self._head_grid(model, batch, outputs), places), places
-                )
+            if self.mix != "coefs":
+                return self._mix_grid(self._layer_grid(self._head_grid(model, batch, outputs), places), places)
             logits = self._similarities(model, batch, outputs)
             heads = NORMS[self.normalizer](self.head_coefficients, -1).to(logits)
             layers = NORMS[self.normalizer](self.layer_coefficients, -1).to(logits)
@@ -128,13 +129,13 @@ class InterpretableAttention(LearnedAttention):
 
     @torch.no_grad()
     def calibrate(self, model: ExplainedModel, batch: Batch) -> None:
-        """Set `scales` so that the inputs of the two NORMs of `literal` have standard deviation 1 on this batch.
+        """Set `scales` so that the inputs of the NORMs of heads and layers have standard deviation 1 on this batch.
 
         Raises:
             ExpoundError: the inputs are constant on the batch, or the mix has no scales.
         """
-        if self.mix != "literal":
-            raise ExpoundError("only mix='literal' has scales to calibrate")
+        if self.mix == "coefs":
+            raise ExpoundError("mix='coefs' has no scales to calibrate: choose literal or per_head")
         self.scales = (1.0, 1.0)
         with model.evaluation_mode():
             outputs = model(batch, capture=replace(self.capture, differentiable_twice=False))
@@ -151,8 +152,13 @@ class InterpretableAttention(LearnedAttention):
 
     def _layer_grid(self, heads: Tensor, places: Tensor) -> Tensor:
         """Return τ₂ η_l Ψ_l, the input of eq. 4: [B, N, L]."""
-        mixed = normalize_jointly(self.normalizer, heads, places)
+        mixed = self._mix_grid(heads, places)
         return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
+
+    def _mix_grid(self, grid: Tensor, places: Tensor) -> Tensor:
+        """Return one distribution [B, …, L] over positions of a grid [B, …, K, L] of K heads or layers (eq. 3, 4)."""
+        mix = normalize_jointly if self.mix == "literal" else normalize_rows
+        return mix(self.normalizer, grid, places)
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """Return ψ (eq. 2), or s for `coefs`: [B, N, H, L]."""

@@ -103,9 +103,18 @@ def disable_autocast(device: torch.device) -> torch.autocast:
 
 def normalize_jointly(normalizer: str, grid: Tensor, places: Tensor) -> Tensor:
     """Normalize a grid [B, …, K, L] over K and the `places` [B, L] together; return the sum over K, 0 elsewhere."""
-    inside = places.view(len(places), *[1] * (grid.ndim - 2), places.shape[1])
-    masked = grid.masked_fill(~inside, MASKED).flatten(-2)
+    masked = _mask_grid(grid, places).flatten(-2)
     return FAST_NORMS[normalizer](masked, -1).view_as(grid).sum(-2)
+
+
+def normalize_rows(normalizer: str, grid: Tensor, places: Tensor) -> Tensor:
+    """Normalize each row of a grid [B, …, K, L] over the `places` [B, L]; return the mean over K, 0 elsewhere."""
+    return FAST_NORMS[normalizer](_mask_grid(grid, places), -1).mean(-2)
+
+
+def _mask_grid(grid: Tensor, places: Tensor) -> Tensor:
+    inside = places.view(len(places), *[1] * (grid.ndim - 2), places.shape[1])
+    return grid.masked_fill(~inside, MASKED)
 
 
 def normalize_each(normalizer: str, values: Sequence[Tensor]) -> Sequence[Tensor]:

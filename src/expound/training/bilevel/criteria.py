@@ -11,11 +11,12 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from expound.explainers import explainer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
 from expound.metrics import Metric, metric
 from expound.metrics.simulatability import simulatability
 from expound.models import Batch, ExplainedModel
-from expound.objectives import Criterion, Objective
+from expound.objectives import ComprehensivenessLoss, Criterion, Objective
 from expound.training.bilevel.simulatability import Simulatability
 from expound.training.loop.data import sample_evenly, sort_longest_first, text_lengths
 from expound.training.loop.trainer import AUXILIARY_ROWS, ObjectiveTrainer
@@ -28,6 +29,8 @@ CRITERION_METRICS: Mapping[str, Metric] = {
     "clustering_consistency": metric("consistency"),
 }
 MIN_DEFINED = 0.5
+CONTROL_ROWS = 64
+"""Dev rows on which random scores are judged."""
 
 
 class CriterionTrainer(ObjectiveTrainer):
@@ -63,7 +66,9 @@ class CriterionTrainer(ObjectiveTrainer):
         """Return `criterion_NAME` for each criterion of the loss, and their signed sum `criterion`.
 
         `constant_explanations` is the share of explanations whose scores are all equal, `coefficient_change` the
-        largest change of a coefficient by the training.
+        largest change of a coefficient by the training. `random_comprehensiveness_replaced` and `…_removed` are the
+        comprehensiveness of random scores if words are replaced as in training, and if they are removed: a model that
+        loses its answer at any replaced word has a high value of the former.
         """
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         batches = list(self._batches(sample_evenly(data, AUXILIARY_ROWS))) if judged else []
@@ -78,6 +83,8 @@ class CriterionTrainer(ObjectiveTrainer):
         for each in judged:
             if isinstance(each.explainer, InterpretableAttention):
                 figures["coefficient_change"] = each.explainer.measure_change()
+            if isinstance(each, ComprehensivenessLoss):
+                figures |= self._judge_random_scores(each, data)
         if self._constant:
             figures["constant_explanations"] = float(torch.cat(self._constant).double().mean())
         return figures
@@ -93,6 +100,20 @@ class CriterionTrainer(ObjectiveTrainer):
         is_constant = ~has_variance(scores, batch.content)
         self._constant.append(is_constant.cpu())
         return values.masked_fill(is_constant, torch.nan)
+
+    def _judge_random_scores(self, criterion: ComprehensivenessLoss, data: Dataset) -> dict[str, float]:
+        """Return the comprehensiveness of random scores by the criterion's replacement, and by removal."""
+        replacement = "mask" if criterion.perturbation == "mixture" else criterion.perturbation
+        batches = list(self._batches(sample_evenly(data, CONTROL_ROWS)))
+        figures = {}
+        for name, perturbation in (("replaced", replacement), ("removed", "remove")):
+            judge = metric("aopc_comprehensiveness", keep_question=True, perturbation=perturbation)
+            found = []
+            for batch in batches:
+                scores = explainer("random").attribute(self.explained, batch)
+                found.append(judge.evaluate(self.explained, batch, scores)[judge.name].cpu())
+            figures[f"random_comprehensiveness_{name}"] = float(torch.cat(found).nanmean())
+        return figures
 
     def _batches(self, data: Dataset) -> Iterator[Batch]:
         order, size = sort_longest_first(text_lengths(data)), self.args.eval_batch_size

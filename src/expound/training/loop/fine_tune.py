@@ -59,6 +59,7 @@ OUTCOME_OPTIONS = (
 """Options that change the outcome and are not among the Trainer's arguments."""
 IDLE_EXPLANATIONS = 0.2
 IDLE_COEFFICIENTS = 0.01
+SHORTCUT = 0.1
 """Coefficients of attention that start at 1 and change by less than this rank words as before."""
 """Dev explanations above this share without order are reported."""
 
@@ -229,6 +230,15 @@ def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[O
             f"the coefficients of the explanation did not move: they changed by at most {changes[-1]:.2g} from 1, so "
             "that words rank nearly as with untrained ones. Raise --lr-multiplier (try 100 to 300), or train longer"
         )
+    last = next((entry for entry in reversed(history) if "eval_random_comprehensiveness_replaced" in entry), None)
+    if last is not None:
+        replaced, removed = (float(last[f"eval_random_comprehensiveness_{name}"]) for name in ("replaced", "removed"))
+        if replaced > removed + SHORTCUT:
+            yield (
+                f"the model loses its answer at any word that is replaced: random scores have comprehensiveness "
+                f"{replaced:.2f} by replacement, {removed:.2f} by removal. Judge explanations by removal, and train "
+                "with --perturbation mixture or fewer steps"
+            )
     constant = _mean_logged(history, "eval_constant_explanations")
     if constant is not None and constant > IDLE_EXPLANATIONS:
         yield (
