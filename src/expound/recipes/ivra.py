@@ -38,7 +38,6 @@ PAPER = {
     "normalizer": "sparsemax",
     "temperature": TEMPERATURE,
     "lr_multiplier": 1.0,
-    "perturbation": "mask",
     "calibrate": False,
     "outer_divergence": True,
 }
@@ -190,7 +189,7 @@ def ivra(
         Replacement,
         "What replaces the words that a criterion takes away in training; a mixture leaves the model no single sign to"
         " lose its answer at.",
-    ] = "mixture",
+    ] = "mask",
     student: Annotated[
         str | None,
         "Model that simulatability's student starts from: pretrained, not fine-tuned, with the same tokenizer.",
