@@ -5,6 +5,7 @@ import torch
 
 from causal import CAUSAL, causal
 from expound.models.layers.architecture import find_cache_argument
+from expound.models.perturbation import prefix_tree
 from expound.models.perturbation import run as engine
 from expound.models.perturbation.prefix_tree import (
     PerturbedText,
@@ -100,9 +101,14 @@ def test_perturbed_answers_do_not_depend_on_the_tree(perturbation, monkeypatch):
     model.config.unk_token_id = 3
     keep = torch.rand(20, *batch.content.shape, generator=torch.Generator().manual_seed(0)) < 0.8
     keep[:3] = torch.tensor([1, 0, 1], dtype=torch.bool)[:, None, None]
-    grown = []
+    grown, cached = [], []
     monkeypatch.setattr(engine, "run_prefix_tree", lambda *given: grown.append(0) or run_prefix_tree(*given))
+    build = prefix_tree._build_cache
+    monkeypatch.setattr(prefix_tree, "_build_cache", lambda past, n: cached.append(len(past) * n) or build(past, n))
+    # Keys and values of two texts at most are in one pass, however short their ends are.
+    monkeypatch.setitem(prefix_tree.CACHED_TOKENS, "cpu", 50)
     found = model.predict_perturbed(batch, keep, perturbation)
+    assert max(cached, default=0) <= 50
     monkeypatch.setattr(engine, "supports_prefix_sharing", lambda model: False)
     torch.testing.assert_close(found, model.predict_perturbed(batch, keep, perturbation), **EXACT)
     assert bool(grown) == (perturbation != "zero")

@@ -5,7 +5,7 @@ The texts form a tree of their common beginnings. Each branch is run once, on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -30,6 +30,8 @@ TEXTS_PER_TREE = 512
 """Texts per tree; keys and values are kept until their tree is done."""
 PASS_COSTS = {"cpu": 24, "cuda": 4096}
 """The number of tokens that cost as much as one more pass."""
+CACHED_TOKENS = {"cpu": 1 << 14, "cuda": 1 << 17}
+"""Tokens of which one pass holds keys and values, those of shared beginnings included; one text is always read."""
 
 PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 """Layers of a cache that hold keys and values and nothing else; classes derived from them hold more."""
@@ -147,14 +149,14 @@ def _run_branches(model: Any, texts: Sequence[PerturbedText], branches: Sequence
     parents = {branch.parent for branch in branches}
     answers: dict[int, Tensor] = {}
     overhead = PASS_COSTS.get(model.device.type, PASS_COSTS["cuda"])
+    cached = CACHED_TOKENS.get(model.device.type, CACHED_TOKENS["cuda"])
     for level in range(1 + max(branch.level for branch in branches)):
         sizes = {}
         for number, branch in enumerate(branches):
             if branch.level == level:
                 sizes[number] = len(texts[branch.version].ids) - branch.begin
         order = sorted(sizes, key=lambda number: -sizes[number])
-        for part in pack([sizes[number] for number in order], budget, overhead):
-            numbers = order[part]
+        for numbers in _limit_rows(texts, branches, order, pack([sizes[n] for n in order], budget, overhead), cached):
             past = [_get_prefix(branches, kept, branches[number]) for number in numbers]
             table, new = _continue(model, [texts[branches[number].version] for number in numbers], past)
             for row, number in enumerate(numbers):
@@ -162,6 +164,20 @@ def _run_branches(model: Any, texts: Sequence[PerturbedText], branches: Sequence
                 if number in parents:
                     kept[number] = new.copy(row)
     return [answers[number] for number in range(len(texts))]
+
+
+def _limit_rows(
+    texts: Sequence[PerturbedText], branches: Sequence[Branch], order: Sequence[int], parts: Iterable[slice], most: int
+) -> Iterator[Sequence[int]]:
+    """Yield the branches of each pass, in so many passes that each holds at most `most` tokens with their beginnings.
+
+    Without this limit, many short ends of a long prompt would each copy its keys and values in one pass.
+    """
+    for part in parts:
+        numbers = order[part]
+        rows = max(1, most // max(len(texts[branches[number].version].ids) for number in numbers))
+        for start in range(0, len(numbers), rows):
+            yield numbers[start : start + rows]
 
 
 def _count_common(one: NDArray[Any], other: NDArray[Any]) -> int:

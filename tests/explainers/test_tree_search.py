@@ -1,0 +1,101 @@
+"""Hierarchical removal against removal of every unit, by own removal of token ids, and where evidence is planted."""
+
+import pytest
+import torch
+
+from chats import chatting
+from expound import ExpoundError, attribute, explainer
+from expound.explainers.perturbation.tree_search import divide, search_tree
+from expound.explainers.units import number_units
+
+WORDS = ["small", "town", "moving", "film", "long", "story", "dull", "plot", "great", "acting", "women", "packages"]
+
+
+def make_row(paragraphs, seed=0):
+    """A prompt of paragraphs of five sentences of random words, and its response."""
+    draw = torch.Generator().manual_seed(seed)
+    texts = []
+    for _ in range(paragraphs):
+        sentences = []
+        for _ in range(5):
+            picked = torch.randint(len(WORDS), (4,), generator=draw).tolist()
+            sentences.append(" ".join(WORDS[number] for number in picked).capitalize() + ".")
+        texts.append(" ".join(sentences))
+    return {"prompt": "\n\n".join(texts), "response": " the town . Two women laugh ."}
+
+
+@pytest.mark.parametrize("target", ["response", "sentences"])
+def test_a_budget_for_all_units_is_exhaustive_removal(target):
+    model, row = chatting(template=None), make_row(2)
+    usual = attribute(model, row, "occlusion", target, unit="sentence")[0]
+    found = attribute(model, row, "occlusion?search=tree&budget=11", target, unit="sentence")[0]
+    assert len(usual.units) == 10
+    assert (usual.scores == found.scores).all()
+    assert (attribute(model, row, "occlusion?search=tree&budget=10", unit="sentence")[0].scores != usual.scores).any()
+
+
+@torch.no_grad()
+def test_each_score_is_that_of_a_group_without_which_the_ids_are_read():
+    model, row = chatting(template=None), make_row(3)
+    batch = model.encode([row, make_row(1, seed=1)])
+    unit = number_units(batch, "sentence")
+    method = explainer("occlusion", unit="sentence", perturbation="remove", search="tree", budget=9)
+    scores = method.attribute(model, batch)
+    for example in range(2):
+        ids, response = batch.inputs["input_ids"][example], batch.response[example]
+
+        def read(keep, ids=ids, response=response):
+            logits = model.model(ids[keep][None]).logits[0].log_softmax(-1)
+            count = int(response.sum())
+            return logits[-count - 1 : -1].gather(1, ids[response][:, None]).sum()
+
+        attended = batch.attended[example]
+        own = torch.zeros(int(unit[example].max()) + 1, dtype=torch.float64)
+        own.index_add_(0, unit[example].clamp(min=0), scores[example])
+        drops, first = {}, 0
+        # Units of one group share its drop: each maximal run of equal scores is a group, or several of them.
+        for number in range(1, len(own) + 1):
+            if number == len(own) or abs(own[number] - own[first]) > 1e-9:
+                drops[first, number] = float(own[first:number].sum())
+                first = number
+        assert len(drops) <= 8
+        assert len(drops) > 3
+        for (start, stop), drop in drops.items():
+            keep = attended & ~((unit[example] >= start) & (unit[example] < stop))
+            assert drop == pytest.approx(float(read(attended) - read(keep)), abs=1e-5)
+
+
+def test_planted_evidence_is_found_within_the_budget_and_by_every_target():
+    """Of an additive effect, the strongest units are found by an eighth of the removals."""
+    draw = torch.Generator().manual_seed(0)
+    units, hits = 400, 0
+    parents = [unit // 8 for unit in range(units)]
+    for _ in range(50):
+        effects = 0.01 * torch.randn(2, units, generator=draw, dtype=torch.float64)
+        planted = torch.randperm(units, generator=draw)[:3]
+        effects[0, planted[:2]] += 1
+        effects[1, planted[2:]] += 1
+        removed = []
+
+        def measure(groups, effects=effects, removed=removed):
+            removed.extend(groups)
+            return torch.stack([effects[:, group.start : group.stop].sum(1) for group in groups], 1)
+
+        found = search_tree(measure, parents, 50)
+        assert len(removed) <= 50
+        torch.testing.assert_close(found.sum(1), effects.sum(1))
+        best = [set(found[row].topk(count).indices.tolist()) for row, count in ((0, 2), (1, 1))]
+        hits += best == [set(planted[:2].tolist()), set(planted[2:].tolist())]
+    assert hits >= 48
+
+
+def test_groups_are_cut_where_larger_units_end():
+    assert divide(range(7), [0, 0, 1, 1, 1, 2, 2], 8) == [range(2), range(2, 5), range(5, 7)]
+    assert divide(range(7), [0, 0, 1, 1, 1, 2, 2], 2) == [range(5), range(5, 7)]
+    assert divide(range(2, 5), [0, 0, 1, 1, 1, 2, 2], 2) == [range(2, 4), range(4, 5)]
+
+
+def test_a_search_needs_a_budget():
+    for params in ({"search": "deep"}, {"budget": 2}):
+        with pytest.raises(ExpoundError, match=r"search 'deep'. Valid|budget of at least 3"):
+            explainer("occlusion", **params)
