@@ -44,9 +44,9 @@ def scale_gradient(x: Tensor, factor: float) -> Tensor:
     return x.detach() + factor * (x - x.detach())
 
 
-def norm(x: Tensor, numbers: dict[str, Tensor], name: str, eps: float, rule: Rule, *, centred: bool) -> Tensor:
+def norm(x: Tensor, numbers: dict[str, Tensor], name: str, eps: float, rule: Rule, *, centered: bool) -> Tensor:
     """LayerNorm or RMSNorm; its scale is a constant by every rule but `plain`."""
-    x = x - x.mean(-1, keepdim=True) if centred else x
+    x = x - x.mean(-1, keepdim=True) if centered else x
     scale = 1 / (x.square().mean(-1, keepdim=True) + eps).sqrt()
     scale = scale if rule == "plain" else scale.detach()
     return x * scale * numbers[f"{name}.weight"] + numbers.get(f"{name}.bias", 0)
@@ -121,7 +121,7 @@ class Written:
         groups = c.num_attention_heads // c.num_key_value_heads
         for number in range(c.num_hidden_layers):
             base = f"model.layers.{number}"
-            seen = norm(x, self.numbers, f"{base}.input_layernorm", c.rms_norm_eps, rule, centred=False)
+            seen = norm(x, self.numbers, f"{base}.input_layernorm", c.rms_norm_eps, rule, centered=False)
             q, k, v = (self.linear(seen, f"{base}.self_attn.{part}_proj") for part in "qkv")
             theta = c.rope_parameters["rope_theta"]
             q = rotate(heads(q, c.num_attention_heads), theta)
@@ -130,10 +130,10 @@ class Written:
             weights, mixed = attend(q, k, v, self.window(number, len(x)), rule)
             middle = x + self.linear(mixed.transpose(0, 1).flatten(1), f"{base}.self_attn.o_proj")
             found.append(self.layer(x, weights, v, f"{base}.self_attn.o_proj", middle))
-            seen = norm(middle, self.numbers, f"{base}.post_attention_layernorm", c.rms_norm_eps, rule, centred=False)
+            seen = norm(middle, self.numbers, f"{base}.post_attention_layernorm", c.rms_norm_eps, rule, centered=False)
             gate, up = (self.linear(seen, f"{base}.mlp.{part}_proj") for part in ("gate", "up"))
             x = middle + self.linear(apply_gate(gate, up, c.hidden_act, rule), f"{base}.mlp.down_proj")
-        last = norm(x, self.numbers, "model.norm", c.rms_norm_eps, rule, centred=False)
+        last = norm(x, self.numbers, "model.norm", c.rms_norm_eps, rule, centered=False)
         return Run(start, self.linear(last, "lm_head"), found)
 
     def layer(self, x: Tensor, weights: Tensor, v: Tensor, output: str, middle: Tensor) -> Layer:
@@ -151,15 +151,15 @@ class Written:
         x = embeddings + numbers["transformer.wpe.weight"][: len(embeddings)]
         for number in range(c.n_layer):
             base = f"transformer.h.{number}"
-            seen = norm(x, numbers, f"{base}.ln_1", c.layer_norm_epsilon, rule, centred=True)
+            seen = norm(x, numbers, f"{base}.ln_1", c.layer_norm_epsilon, rule, centered=True)
             q, k, v = (heads(part, c.n_head) for part in self.linear(seen, f"{base}.attn.c_attn").chunk(3, -1))
             weights, mixed = attend(q, k, v, self.window(number, len(x)), rule)
             middle = x + self.linear(mixed.transpose(0, 1).flatten(1), f"{base}.attn.c_proj")
             found.append(self.layer(x, weights, v, f"{base}.attn.c_proj", middle))
-            seen = norm(middle, numbers, f"{base}.ln_2", c.layer_norm_epsilon, rule, centred=True)
+            seen = norm(middle, numbers, f"{base}.ln_2", c.layer_norm_epsilon, rule, centered=True)
             wide = activate(self.linear(seen, f"{base}.mlp.c_fc"), c.activation_function, rule)
             x = middle + self.linear(wide, f"{base}.mlp.c_proj")
-        last = norm(x, numbers, "transformer.ln_f", c.layer_norm_epsilon, rule, centred=True)
+        last = norm(x, numbers, "transformer.ln_f", c.layer_norm_epsilon, rule, centered=True)
         self.numbers = kept
         return Run(embeddings, last @ self.table.T, found)
 
@@ -169,7 +169,7 @@ class Written:
         first = c.pad_token_id + 1 if base == "roberta" else 0
         places = self.numbers[f"{base}.embeddings.position_embeddings.weight"][first : first + len(embeddings)]
         x = embeddings + places + self.numbers[f"{base}.embeddings.token_type_embeddings.weight"][0]
-        x = norm(x, self.numbers, f"{base}.embeddings.LayerNorm", c.layer_norm_eps, rule, centred=True)
+        x = norm(x, self.numbers, f"{base}.embeddings.LayerNorm", c.layer_norm_eps, rule, centered=True)
         everywhere = torch.ones(len(x), len(x), dtype=torch.bool)
         for number in range(c.num_hidden_layers):
             part = f"{base}.encoder.layer.{number}"
@@ -181,10 +181,10 @@ class Written:
             output = f"{part}.attention.output"
             middle = x + self.linear(mixed.transpose(0, 1).flatten(1), f"{output}.dense")
             found.append(self.layer(x, weights, v, f"{output}.dense", middle))
-            seen = norm(middle, self.numbers, f"{output}.LayerNorm", c.layer_norm_eps, rule, centred=True)
+            seen = norm(middle, self.numbers, f"{output}.LayerNorm", c.layer_norm_eps, rule, centered=True)
             wide = activate(self.linear(seen, f"{part}.intermediate.dense"), c.hidden_act, rule)
             x = seen + self.linear(wide, f"{part}.output.dense")
-            x = norm(x, self.numbers, f"{part}.output.LayerNorm", c.layer_norm_eps, rule, centred=True)
+            x = norm(x, self.numbers, f"{part}.output.LayerNorm", c.layer_norm_eps, rule, centered=True)
         dense, out = (
             ("bert.pooler.dense", "classifier") if base == "bert" else ("classifier.dense", "classifier.out_proj")
         )

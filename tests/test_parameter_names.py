@@ -14,7 +14,7 @@ import pytest
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer, explainer
 from expound.metrics.registry import METRICS, metric
-from expound.objectives import OBJECTIVES
+from expound.objectives import OBJECTIVES, objective
 from expound.recipes import RECIPES
 from readme_blocks import ROOT
 
@@ -69,5 +69,9 @@ def test_the_name_of_another_part_or_library_is_answered_with_this_parts_name():
     ):
         with pytest.raises(ExpoundError, match=f"Did you mean '{name}'"):
             explainer(spec)
-    with pytest.raises(ExpoundError, match="Did you mean 'fractions'"):
-        metric("aopc_comprehensiveness?budgets=0.1")
+    for spec, name in (("aopc_comprehensiveness?budgets=0.1", "fractions"), ("auc", "rationale_auc")):
+        with pytest.raises(ExpoundError, match=f"Did you mean '{name}'"):
+            metric(spec)
+    for spec, name in (("constraint?decay=0.9", "multiplier_decay"), ("explanation", "rationale_alignment")):
+        with pytest.raises(ExpoundError, match=f"Did you mean '{name}'"):
+            objective(spec)

@@ -133,7 +133,7 @@ class Written:
 
     def layer_norm(self, x: Tensor, name: str, rule: Rule) -> Tensor:
         """LayerNorm."""
-        return norm(x, self.numbers, name, 1e-5, rule, centred=True)
+        return norm(x, self.numbers, name, 1e-5, rule, centered=True)
 
     def places(self, base: str, length: int) -> Tensor:
         """Positions [n, d]: learned, from the third row on; or sines, then cosines."""
@@ -172,7 +172,7 @@ class Written:
 
     def rms(self, x: Tensor, name: str, rule: Rule) -> Tensor:
         """RMSNorm."""
-        return norm(x, self.numbers, name, self.config.layer_norm_epsilon, rule, centred=False)
+        return norm(x, self.numbers, name, self.config.layer_norm_epsilon, rule, centered=False)
 
     def distances(self, base: str, length: int) -> Tensor:
         """[H, n, n] The first layer's numbers for how far a key is from a query."""

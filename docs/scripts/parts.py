@@ -64,8 +64,8 @@ KINDS = (
     ),
     Kind(
         "recipes",
-        "Training methods",
-        "A training method is a recipe from a paper, with the paper's values as defaults: `expound train ID`.",
+        "Recipes",
+        "A recipe is how a paper trains a model: `expound train ID`. `--preset paper` takes the paper's values.",
         RECIPES,
     ),
     Kind(
@@ -296,7 +296,7 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
     if kind.folder == "datasets":
         data_cards = kind.registry.cards(DataCard)
         return {
-            name: {"what": card.what, "form": _code(card.form), "source": card.source, "licence": card.licence}
+            name: {"what": card.what, "form": _code(card.form), "source": card.source, "license": card.license}
             for name, card in data_cards.items()
             if name in kind.registry.native
         }

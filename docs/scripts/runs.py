@@ -1,4 +1,4 @@
-"""Pictures on the pages of objectives and training methods: short runs on made-up reviews."""
+"""Pictures on the pages of objectives and recipes: short runs on made-up reviews."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _values(entries: History, name: str) -> list[tuple[float, float]]:
 
 
 def recipes(start: Path, folder: Path) -> dict[str, str]:
-    """Return the curves of a short run per training method, and a review explained before and after it."""
+    """Return the curves of a short run per recipe, and a review explained before and after it."""
     return {name: _draw_recipe(name, start, folder / name) for name in RECIPES.native}
 
 

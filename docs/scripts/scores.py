@@ -43,7 +43,7 @@ def figures_of(names: Collection[str], page: str | None, full_names: Mapping[str
 
     Args:
         names: what tables call the part, in lower case.
-        page: the results page of a training method.
+        page: the results page of a recipe.
         full_names: full names of metrics, by their short names in tables.
     """
     figures_by_page: dict[tuple[str, str], list[str]] = {}

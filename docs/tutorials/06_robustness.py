@@ -58,5 +58,5 @@ model_consistency(models, examples.select(range(30)), "decompx_linear").matrix.r
 
 # %% [markdown]
 # The two trained models should be similar to each other, and different from the untrained one. A method that explains
-# trained and untrained models in the same way does not depend on the weights. The training method
+# trained and untrained models in the same way does not depend on the weights. The recipe
 # [REGEX](../recipes/regex.md) trains for robustness; see its [results](../results/regex.md).

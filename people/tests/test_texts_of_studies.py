@@ -1,4 +1,4 @@
-"""The texts of people's pages are in the catalogue: each in every language, with the same placeholders."""
+"""The texts of people's pages are in the catalog: each in every language, with the same placeholders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from expound_people.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_O
 from expound_people.texts import (
     LANGUAGES,
     choose_language,
-    load_catalogue,
+    load_catalog,
     make_admin_translator,
     make_translator,
 )
@@ -34,9 +34,9 @@ def places(text):
     return {name for _, name, _, _ in Formatter().parse(text) if name}
 
 
-@pytest.mark.parametrize("key", sorted(load_catalogue()))
+@pytest.mark.parametrize("key", sorted(load_catalog()))
 def test_every_text_has_all_languages_and_the_same_placeholders(key):
-    found = load_catalogue()[key]
+    found = load_catalog()[key]
     assert set(found) == set(LANGUAGES)
     said = [each if isinstance(each, list) else [each] for each in found.values()]
     assert len({len(each) for each in said}) == 1
@@ -45,10 +45,10 @@ def test_every_text_has_all_languages_and_the_same_placeholders(key):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_all_texts_of_pages_come_from_the_catalogue(path):
+def test_all_texts_of_pages_come_from_the_catalog(path):
     source = path.read_text(encoding="utf-8")
     for key in re.findall(r'\bt\("(\w+)"[,)]', source):
-        assert key in load_catalogue(), key
+        assert key in load_catalog(), key
     shown = re.sub(r"\{% block root %\}.*?\{% endblock %\}|<[^>]*>", " ", source)
     assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"expound"}
 

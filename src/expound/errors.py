@@ -41,6 +41,15 @@ OTHER_NAMES = {
     "distance": "score",
     "segment": "side",
     "batch_fraction": "share",
+    "sparsity_weight": "sparsity",
+    "continuity_weight": "continuity",
+    "multiplier_learning_rate": "learning_rate",
+    "multiplier_decay": "decay",
+    "kl_weight": "drift_weight",
+    "lr_decay": "gamma",
+    "student_learning_rate": "student_rate",
+    "rationale_auc": "auc",
+    "rationale_alignment": "explanation",
 }
 """What other parts or libraries call a parameter, for the suggestion in an error."""
 

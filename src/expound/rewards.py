@@ -85,7 +85,7 @@ def sufficiency(
     its sources, all are removed. An answer that needs no source cannot lose, and one that cites all gets 0:
     combine this reward with `necessity` or with one for right answers. A completion without an answer gets 0.
 
-    Arguments, returned function and errors are those of `necessity`.
+    Arguments, returned function and errors: see `necessity`.
 
     Raises:
         ExpoundError: the model does not generate.

@@ -148,13 +148,13 @@ def compute_by_definition(block, x, x0):
         weights = [(p[j], p0[j], means[j] * (logits[j][2] - middle)) for j in range(length)]
         mixed = [total(multiply(weights[j], entry(v, j, d)) for j in range(length)) for d in range(size)]
         mean = total(mixed)
-        centred = [tuple(a - b / size for a, b in zip(number, mean, strict=True)) for number in mixed]
-        squares = total(multiply(number, number) for number in centred)
+        centered = [tuple(a - b / size for a, b in zip(number, mean, strict=True)) for number in mixed]
+        squares = total(multiply(number, number) for number in centered)
         deviations = [(squares[side] / size + block.norm.eps).sqrt() for side in (0, 1)]
         # √v has the slope 1/(√v + √v₀), and c = y·σ both orders of a product.
         deviation = squares[2] / size / sum(deviations)
         hidden = []
-        for number, weight, bias in zip(centred, block.norm.weight, block.norm.bias, strict=True):
+        for number, weight, bias in zip(centered, block.norm.weight, block.norm.bias, strict=True):
             y, y0 = number[0] / deviations[0], number[1] / deviations[1]
             change = (number[2] - (y + y0) / 2 * deviation) / (sum(deviations) / 2)
             hidden.append((y * weight + bias, y0 * weight + bias, change * weight))

@@ -246,7 +246,7 @@ def test_a_response_in_two_pieces():
 
 def test_what_cannot_generate():
     bert = families.tiny("bert")
-    with pytest.raises(ExpoundError, match="no language modelling head"):
+    with pytest.raises(ExpoundError, match="no language modeling head"):
         expound.load(bert, families.processor("bert"), task="generation")
     model = generating()
     with pytest.raises(ExpoundError, match="where the response is"):

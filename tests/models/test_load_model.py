@@ -204,7 +204,7 @@ def test_encoders_with_decoders_are_refused_by_name_but_for_what_they_say(head, 
     with pytest.raises(ExpoundError, match=f"{type(made).__name__}, an encoder with a decoder"):
         expound.load(tmp_path)
     if head == "SequenceClassification":
-        with pytest.raises(ExpoundError, match="by a language modelling head"):
+        with pytest.raises(ExpoundError, match="by a language modeling head"):
             expound.load(tmp_path, task="generation")
 
 

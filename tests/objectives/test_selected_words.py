@@ -92,7 +92,7 @@ def test_the_estimated_gradient_is_that_of_the_enumerated_expectation():
     positions = batch.content[0].nonzero().flatten().tolist()
     assert len(positions) == 4
     learned = extractor_for(explained, "bernoulli")
-    objective = SelectedWordsLoss(learned, sparsity=0.0)
+    objective = SelectedWordsLoss(learned, sparsity_weight=0.0)
     explained.model.eval()
     explained.model.requires_grad_(False)
     # gates that matter: the loss differs between selections
@@ -131,7 +131,7 @@ def test_the_term_in_evaluation_is_that_of_the_most_likely_gates(gate):
     explained = model()
     rows = [{"text": text, "label": label} for label, text in enumerate(families.examples("bert", 3))]
     learned = extractor_for(explained, gate)
-    objective = SelectedWordsLoss(learned, fraction=0.3, sparsity=2.0, continuity=0.5)
+    objective = SelectedWordsLoss(learned, fraction=0.3, sparsity_weight=2.0, continuity_weight=0.5)
     module = TrainingModule(explained, [objective]).eval()
     total = 0.0
     with torch.no_grad():
@@ -191,8 +191,8 @@ def test_other_explainers_tasks_and_numbers_are_refused(capsys):
         SelectedWordsLoss(explainer("alti"))
     with pytest.raises(ExpoundError, match="expected a fraction above 0"):
         SelectedWordsLoss(fraction=0.0)
-    with pytest.raises(ExpoundError, match="sparsity, sparsity_warmup and continuity of at least 0"):
-        SelectedWordsLoss(continuity=-1.0)
+    with pytest.raises(ExpoundError, match="sparsity_weight, sparsity_warmup and continuity_weight of at least 0"):
+        SelectedWordsLoss(continuity_weight=-1.0)
     with pytest.raises(ExpoundError, match="unknown gate 'soft'"):
         RationaleExtractor(4, "soft")
     spans = ExplainedModel(

@@ -1,4 +1,4 @@
-"""docs/papers.md lists for each training method of a paper how it departs from the paper."""
+"""docs/papers.md lists for each recipe how it departs from the paper."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from expound.recipes import RECIPES
 FILE = Path(__file__).parents[2] / "docs" / "papers.md"
 HEAD = """# Papers
 
-The training methods of `expound train`, by paper, and their differences to the paper. The same sentences are in
-`expound train METHOD --help` and in the record of each run (`expound_run.json`). Default values are for short runs on
+The recipes of `expound train`, by paper, and their differences to the paper. The same sentences are in
+`expound train RECIPE --help` and in the record of each run (`expound_run.json`). Default values are for short runs on
 small data; `--preset paper` gives the paper's. The studies of the papers' tables
 are in [papers/](../papers/README.md), the results in [papers/results/](../papers/results/index.md).
 """

@@ -54,7 +54,7 @@ def test_facts_of_every_reader(name):
 class Careless(Reader):
     """A reader with spans outside the text, another row each time, and no error for missing files."""
 
-    card: ClassVar = DataCard(name="careless", what="w", form="careless", source="s", licence="l", example="careless")
+    card: ClassVar = DataCard(name="careless", what="w", form="careless", source="s", license="l", example="careless")
     seen: ClassVar = []
 
     def splits(self):

@@ -43,7 +43,7 @@ def prepare(folder: Path, guide: str, parts: int = 1, **arguments):
     """Return a trainer of six steps."""
     torch.set_num_threads(1)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    constrained = Constraint(RationaleAlignment(expound.explainer(guide)), bound=0.02, learning_rate=0.5)
+    constrained = Constraint(RationaleAlignment(expound.explainer(guide)), bound=0.02, multiplier_learning_rate=0.5)
     return trainer(
         folder, small_model(), data(), objectives=[CrossEntropy(), constrained], optim="sgd", learning_rate=0.1,
         per_device_train_batch_size=8 // processes // parts, gradient_accumulation_steps=parts, max_steps=6,

@@ -33,7 +33,7 @@ def test_the_multiplier_is_what_torchs_rmsprop_makes_of_it_with_a_linear_schedul
     reference = torch.nn.Parameter(torch.tensor(1.0))
     optimizer = torch.optim.RMSprop([reference], lr=rate, alpha=0.99, eps=1e-8)
     schedule = get_linear_schedule_with_warmup(optimizer, 4, total)
-    constrained = make_constraint(bound=0.5, learning_rate=rate)
+    constrained = make_constraint(bound=0.5, multiplier_learning_rate=rate)
     values = (0.5 + torch.randn(total, generator=torch.Generator().manual_seed(0))).tolist()
     seen = []
     for number, value in enumerate(values):
@@ -141,10 +141,10 @@ def run(folder, objective, trainer=ObjectiveTrainer, **arguments):
 
 def test_the_best_epoch_is_the_feasible_one_with_the_lowest_cross_entropy(tmp_path):
     """A dev bound between the losses of a first run makes some epochs feasible; the rule is applied by hand."""
-    free = run(tmp_path / "free", make_constraint(bound=0.01, dev_bound=10.0, learning_rate=2.0))
+    free = run(tmp_path / "free", make_constraint(bound=0.01, dev_bound=10.0, multiplier_learning_rate=2.0))
     losses = [entry["eval_rationale_alignment"] for entry in free.history if "eval_rationale_alignment" in entry][:-1]
     bound = sorted(losses)[len(losses) // 2] / 1.1 + 1e-9
-    result = run(tmp_path / "bound", make_constraint(bound=0.01, dev_bound=bound, learning_rate=2.0))
+    result = run(tmp_path / "bound", make_constraint(bound=0.01, dev_bound=bound, multiplier_learning_rate=2.0))
     epochs = [entry for entry in result.history if "eval_cross_entropy" in entry][:-1]
     feasible = [entry for entry in epochs if entry["eval_rationale_alignment"] < 1.1 * bound]
     assert 0 < len(feasible) < len(epochs)
@@ -167,7 +167,7 @@ def test_a_run_without_a_feasible_epoch_says_so(tmp_path):
 
 
 def test_the_multiplier_weighs_the_term_and_no_optimizer_of_the_model_knows_it(tmp_path):
-    constrained = make_constraint(bound=1e-6, learning_rate=5.0)
+    constrained = make_constraint(bound=1e-6, multiplier_learning_rate=5.0)
     loop = trainer(
         tmp_path, bert(), make_marked_sentences(), objectives=[CrossEntropy(), constrained], max_steps=3,
         warmup_steps=0,
@@ -191,11 +191,11 @@ def test_stopped_and_resumed_is_unbroken_with_the_same_multiplier(tmp_path):
     """Dropout on; the same weights, multiplier and state of its optimizer."""
     settings = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3, "save_steps": 3}
     settings |= {"num_train_epochs": 2}
-    run(tmp_path / "whole", make_constraint(bound=0.02, learning_rate=1.0), **settings)
+    run(tmp_path / "whole", make_constraint(bound=0.02, multiplier_learning_rate=1.0), **settings)
     stopping = make_interrupted_trainer(signal.SIGTERM, 5, ObjectiveTrainer)
-    stopped = run(tmp_path / "run", make_constraint(bound=0.02, learning_rate=1.0), stopping, **settings)
+    stopped = run(tmp_path / "run", make_constraint(bound=0.02, multiplier_learning_rate=1.0), stopping, **settings)
     assert (stopped.steps, stopped.finished) == (5, False)
-    resumed = run(tmp_path / "run", make_constraint(bound=0.02, learning_rate=1.0), **settings)
+    resumed = run(tmp_path / "run", make_constraint(bound=0.02, multiplier_learning_rate=1.0), **settings)
     assert resumed.finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
     kept = [load_learned_weights(tmp_path / name) for name in ("whole", "run")]
@@ -214,8 +214,8 @@ def load_learned_weights(folder):
 def test_bad_bounds_are_refused():
     with pytest.raises(ExpoundError, match="bounds above 0"):
         make_constraint(bound=0.0)
-    with pytest.raises(ExpoundError, match="learning rate of the multiplier above 0"):
-        make_constraint(learning_rate=0.0)
+    with pytest.raises(ExpoundError, match="multiplier_learning_rate above 0"):
+        make_constraint(multiplier_learning_rate=0.0)
     with pytest.raises(ExpoundError, match="cannot be bounded"):
         Constraint(make_constraint(), 0.1)
 

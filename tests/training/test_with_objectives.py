@@ -149,7 +149,7 @@ def test_label_smoothing_of_the_class_stays(tmp_path):
 
 LEARNING = {
     "explainer": lambda: [expound.objective("comprehensiveness", explainer="interpretable_attention?untrained")],
-    "multiplier": lambda: [Constraint(guidance(), bound=0.01, learning_rate=0.5)],
+    "multiplier": lambda: [Constraint(guidance(), bound=0.01, multiplier_learning_rate=0.5)],
 }
 
 

@@ -1,4 +1,4 @@
-"""A table as papers print it: centre and spread, best bold, second underlined; as Markdown, CSV and LaTeX."""
+"""A table as papers print it: center and spread, best bold, second underlined; as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class AnnotatorProgress:
 
     @property
     def text_prefix(self) -> str:
-        """Return the prefix of the default instructions' key in the catalogue."""
+        """Return the prefix of the default instructions' key in the catalog."""
         return get_text_prefix(self.project.kind, self.main.unit)
 
     @property

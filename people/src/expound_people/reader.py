@@ -49,7 +49,7 @@ class Study(DividedFile):
     card: ClassVar[DataCard] = DataCard(
         name="study", what="texts and pairs with the spans that people marked in a study of `expound people`",
         form="study:FILE.db or study:postgresql://USER@HOST/NAME, with ?name=STUDY&share=0.5 of people to agree",
-        source="collected by `expound people create NAME --kind highlight`", licence="yours",
+        source="collected by `expound people create NAME --kind highlight`", license="yours",
         example="study:expound-studies.db?name=films",
     )  # fmt: skip
     name: str = ""

@@ -16,7 +16,7 @@ LANGUAGES = ("en", "de")
 
 
 @cache
-def load_catalogue(name: str = "texts") -> Mapping[str, Any]:
+def load_catalog(name: str = "texts") -> Mapping[str, Any]:
     """Load the texts of pages: of annotators' pages by key and language, strings with {placeholders} or paragraphs.
 
     "admin_de" names the German texts of the admin's pages, by their English texts.
@@ -27,10 +27,10 @@ def load_catalogue(name: str = "texts") -> Mapping[str, Any]:
 
 
 def make_translator(language: str = "en") -> Callable[..., Any]:
-    """Return a function that maps a key of the catalogue, and values for its placeholders, to a text in a language."""
+    """Return a function that maps a key of the catalog, and values for its placeholders, to a text in a language."""
 
     def text(key: str, **values: object) -> Any:
-        template = load_catalogue()[key][language]
+        template = load_catalog()[key][language]
         return template.format(**values) if values else template
 
     return text
@@ -40,7 +40,7 @@ def make_admin_translator(language: str = "en") -> Callable[..., str]:
     """Return a function that translates an English text of the admin's pages, with values for its placeholders."""
 
     def say(text: str, **values: object) -> str:
-        template = load_catalogue("admin_de")[text] if language == "de" else text
+        template = load_catalog("admin_de")[text] if language == "de" else text
         return template.format(**values) if values else template
 
     return say
@@ -62,7 +62,7 @@ def choose_language(accepted: str) -> str:
 
 
 class MissingError(ExpoundError):
-    """A form lacks something; the page reports it by its key in the catalogue, in the annotator's language."""
+    """A form lacks something; the page reports it by its key in the catalog, in the annotator's language."""
 
     def __init__(self, key: str, **values: object) -> None:
         super().__init__(make_translator()(key, **values))

@@ -16,10 +16,10 @@ PACKAGES = {"study": "expound-papers", "people": "expound-people"}
 
 
 class PluginGroup(TyperGroup):
-    """The group of all commands: the library's own, and those of installed packages."""
+    """The group of all commands: the library's own, and commands of installed packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands; those of packages come last."""
+        """Return the names of all commands; commands of packages come last."""
         own = super().list_commands(ctx)
         return own + sorted(set(find_installed(GROUP)) - set(own))
 

@@ -1,6 +1,6 @@
 """Alignment of the three views of an example: characters, words and the model's tokens.
 
-Characters are those of the raw text. Words do not depend on a tokenizer, so scores of different models can be compared
+Characters are counted in the raw text. Words do not depend on a tokenizer, so different models' scores can be compared
 word by word. Tokens come from a `tokenizers.Encoding`. Its offsets and sequence ids are used; its `word_ids` are not,
 because they restart at every text of a pair, and byte-level tokenizers split words at punctuation.
 """
@@ -149,7 +149,7 @@ def word_mask(alignment: Alignment, spans: Iterable[Sequence[int]], segment: int
 def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, pooling: Pooling = "sum") -> NDArray[np.float64]:
     """Pool token scores [L] to word scores [n_words]. A word without tokens gets 0; tokens without a word are ignored.
 
-    Raises ExpoundError for an unknown way of pooling, and if the numbers of scores and tokens differ.
+    Raises ExpoundError for an unknown way of pooling, and if there are not as many scores as tokens.
     """
     check_choice("pooling", pooling, get_args(Pooling))
     values, index = np.asarray(scores, dtype=np.float64), np.asarray(word_of, dtype=np.int64)

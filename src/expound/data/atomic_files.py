@@ -144,7 +144,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned_lock(folder: Path) -> None:
-    """Remove the lock file that a killed writer left in a folder; that of a living writer stays."""
+    """Remove the lock file that a killed writer left in a folder; a living writer's stays."""
     if (folder / LOCK).exists():
         with suppress(OSError), try_lock(folder / LOCK):
             pass

@@ -1,4 +1,4 @@
-"""Cards: facts about methods, metrics and datasets, from which lists, tables, pages and contract tests are made."""
+"""Cards: descriptions of methods, metrics and datasets, from which lists, tables, pages and tests are made."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MethodCard:
         cost: forward (F) and backward (B) passes per example, as a formula for people.
         paper: authors and year of the source.
         unit: what a score is, as "part of the {output}" or "{output|log-odds}": the braces are replaced by the name of
-            the explained number, with its default after the bar.
+            the output that is explained, with its default after the bar.
         equation: the formula of a score, in LaTeX.
         use: when to use the method.
         avoid: when not to use it.
@@ -85,7 +85,7 @@ class MethodCard:
 
         Args:
             task: name of the model's task.
-            output: the explained number that was chosen: logit, log_prob or prob. Default: the usual one of the task.
+            output: the output that is explained: logit, log_prob or prob. Default: the task's usual one.
             signed: whether these scores have signs.
         """
         default = "probability" if self.family in ("perturbation", "search", "interactions") else "logit"
@@ -104,7 +104,7 @@ class MethodCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCard:
-    """A metric's facts. `bounds` are those of one example's value; None means unbounded on that side.
+    """The description of a metric. `bounds`: lowest and highest value of one example; None: unbounded on that side.
 
     `label`: what people call it, if that differs from the words of its id. `family`: one of `MetricFamily`; another
     one raises ExpoundError. `equation`: the formula in LaTeX. `computed`: how a value is computed. `read`: how to
@@ -162,5 +162,5 @@ class DataCard:
     what: str
     form: str
     source: str
-    licence: str
+    license: str
     example: str

@@ -127,7 +127,7 @@ def push(folder: Path, repo_id: str, card: str, *, private: bool = False, token:
 
 
 def make_card(text: str, **facts: Any) -> str:
-    """Return the text of a card: the facts as its YAML header, then the text."""
+    """Return the text of a card: its metadata as a YAML header, then the text."""
     from huggingface_hub import ModelCardData
 
     return f"---\n{ModelCardData(**facts).to_yaml()}\n---\n\n{text}"

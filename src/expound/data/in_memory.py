@@ -46,7 +46,7 @@ def read_in_memory(train: Any, dev: Any = None, *, seed: int = 0, **columns: Any
     Args:
         train: a dataset, a pandas DataFrame, a dict of lists or a list of dicts.
         dev: the same. None: the rows are divided into 80 % to train on, 10 % to choose the best checkpoint on, and 10 %
-            that are left for a test, as those of a file without splits.
+            that are left for a test, as rows of a file without splits.
         seed: random seed of the division.
         columns: see `ColumnOptions`. Without any, a dataset that is in canonical form is returned as it is.
 

@@ -40,7 +40,7 @@ def load_data(
             part of a larger one.
         seed: random seed of the sample, of the division of single files and of the generated corpus; overrides the
             seed of the spec.
-        options: options of the reader, which override those of the spec.
+        options: options of the reader, which override the spec's.
 
     Raises:
         ExpoundError: an unknown name, option or split, no examples, or missing, unreadable or malformed files. The

@@ -128,7 +128,7 @@ def _convert(what: str, value: str, hint: Any) -> Any:
 
 
 class Registry(Mapping[str, T]):
-    """The parts of one kind by id: native ones, and those that installed packages add.
+    """The parts of one kind by id: native parts, and parts that installed packages add.
 
     A part is imported when its id is looked up, not when ids are listed. An unknown id raises ExpoundError with the
     valid ids and the closest one.

@@ -104,7 +104,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def add_to_record(folder: Path, facts: Mapping[str, Any], record_name: str = RECORD) -> None:
-    """Add facts, which are not compared, to the record in a folder; they replace those of the same names."""
+    """Add entries, which are not compared, to a folder's record; they replace entries of the same names."""
     write_json(folder / record_name, {**read_record(folder / record_name), **facts})
 
 

@@ -1,4 +1,4 @@
-"""Selection of examples of a dataset: short ones, those with a rationale, those that another dataset lacks."""
+"""Selection of examples of a dataset: short ones, with a rationale, or missing in another dataset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _select_where(data: Dataset, flags: Iterable[bool]) -> Dataset:
 
 
 def _zip_columns(data: Dataset, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the values of those columns that the data has, row by row; empty if it lacks all of them."""
+    """Return the values of the named columns that the data has, row by row; empty if it lacks all of them."""
     return list(zip(*(data[name][:] for name in names if name in data.column_names), strict=True))
 
 

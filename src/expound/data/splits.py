@@ -20,7 +20,7 @@ def find_split(split: str, available: Iterable[str]) -> str:
     """Return which of the available names is the split's, where aliases such as `val` and `dev` are the same.
 
     Raises:
-        ExpoundError: the split is not available; the message lists those that are.
+        ExpoundError: the split is not available; the message lists the available ones.
     """
     names = {normalize_split_name(name): name for name in available}
     if normalize_split_name(split) not in names:

@@ -227,7 +227,7 @@ def explain_batch(
 ) -> ExplainedBatch:  # fmt: skip
     """Explain one target of each example, and return it with the model's answer.
 
-    `logits`: those of the batch, if they are known already; `special_tokens`: see `Explainer.explain`.
+    `logits`: the batch's logits, if they are known already; `special_tokens`: see `Explainer.explain`.
     """
     if logits is None and method.returns_logits:
         scores = method.explain(model, batch, target, special_tokens=special_tokens)

@@ -207,7 +207,7 @@ class Explainer(ABC):
     def compute(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
-        """Compute the explanation of each target, with scores [B, L]; those outside content are ignored.
+        """Compute the explanation of each target, with scores [B, L]; scores outside content are ignored.
 
         Args:
             model: the model, in evaluation mode.

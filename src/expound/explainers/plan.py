@@ -169,7 +169,7 @@ def add_placeholder_response(model: ExplainedModel, row: Any, max_new_tokens: in
 def _organize_passes(
     method: Explainer, passes: tuple[float, float], rows: int, units: int, targets_per_pass: int, *, by_units: bool
 ) -> tuple[float, float, str]:
-    """Return the forward and backward passes for all rows, given those for one, and how they are organized."""
+    """Return the forward and backward passes for all rows, given one row's, and how they are organized."""
     forward, backward = passes
     if by_units:
         return ceil(backward * (1 + PASSES_PER_PART * units)), 0, "derivatives forward from the units"

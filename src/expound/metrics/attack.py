@@ -201,7 +201,7 @@ class _Attempt:
         )  # fmt: skip
 
     def _count_words(self) -> tuple[int, int]:
-        """Return the number of words, and of those that overlap a swapped passage."""
+        """Return the number of words, and the number of words that overlap a swapped passage."""
         count = changed = 0
         for side, text in enumerate(self.texts):
             swapped = [self.passages[side][move.passage] for move in self.moves if move.side == side]

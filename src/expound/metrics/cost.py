@@ -19,7 +19,7 @@ _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 class Measurement:
     """Time and memory of a block; filled when the block ends, also if it raises.
 
-    `seconds`: wall time. `peak_memory`: the most MiB held during the block beyond those held at its start: tensors on
+    `seconds`: wall time. `peak_memory`: the most MiB held during the block beyond what its start held: tensors on
     the device for CUDA, the process's resident memory for a CPU under Linux. NaN if neither is known, or if the block
     only reused memory that the process already had.
     """

@@ -303,7 +303,7 @@ def _overlap(one: list[int], other: list[int]) -> float:
 
 
 def _pool_units(unit: Tensor, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores, marks and existence [B, U] of units from those of positions [B, L]."""
+    """Return the scores of units, whether they are marked, and whether they exist [B, U], from positions [B, L]."""
     index, inside = unit.clamp(min=0), unit >= 0
     zeros = scores.new_zeros(len(unit), int(index.max()) + 1)
 

@@ -32,8 +32,8 @@ def fractions_to_counts(count: Tensor, fractions: Sequence[float], rounding: Rou
     """Return how many units each of K fractions of `count` [B] is: [K, B].
 
     Args:
-        count: numbers of units.
-        fractions: numbers in (0, 1].
+        count: how many units each text has.
+        fractions: values in (0, 1].
         rounding: `floor` is ⌊n · k⌋, which may be 0 (AML); `ceil` is ⌈n · k⌉, at least 1 (FRESH, REGEX); `er` is
             ⌊n · k⌋, at least 1 (explanation regularization).
 

@@ -76,7 +76,7 @@ PEAK_MEMORY = MetricCard(
 def metric(spec: str, **params: Any) -> Metric:
     """Return the metric of a spec: its id, or its id with parameters, as `log_odds?fraction=0.1&perturbation=pad`.
 
-    `params` override those of the spec.
+    `params` override the spec's.
 
     Raises:
         ExpoundError: an unknown id or parameter, or a value out of its range.

@@ -44,7 +44,7 @@ class ModelSimilarity:
 
         Args:
             one: names of models.
-            other: names of models; default: those of `one`.
+            other: names of models; default: the names in `one`.
 
         Raises:
             ExpoundError: an unknown name, or no two different models.

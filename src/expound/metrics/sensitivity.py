@@ -39,7 +39,7 @@ def max_sensitivity(
 
     Lower is better; 0: the explanation does not change. δ is added to the word vector of every token of the vocabulary
     that is not special, so that all occurrences of a word move in the same way. This works for every method, including
-    those that delete words or integrate along paths. NaN without content, or if all scores are 0.
+    which delete words or integrate along paths. NaN without content, or if all scores are 0.
 
     Args:
         model: the explained model; its state is restored.

@@ -175,7 +175,7 @@ class Batch:
         return ["class", *others, *(f"patch {number}" for number in range(patches))]
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor], names: frozenset[str] | None = None) -> Self:
-        """Return the batch with all tensors, or those named `names`, changed."""
+        """Return the batch with all tensors, or only the tensors in `names`, changed."""
         fields: dict[str, Any] = {}
         for name in TENSORS:
             value = getattr(self, name)

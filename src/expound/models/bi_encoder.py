@@ -78,7 +78,7 @@ class SimilarityTask(Regression):
 class BiEncoder(ExplainedModel):
     """An encoder's similarity of two texts, explained by the words of both; as sentence-transformers computes it.
 
-    The similarity is the cosine of the texts' vectors: means over their tokens, or those of their first tokens. It is a
+    The similarity is the cosine of the texts' vectors: means over their tokens, or their first tokens' vectors. It is a
     regression's value. `decompx_linear` holds the vectors' lengths and gives each factor of their product half, so that
     the scores of all positions and `TokenScores.bias` sum to the similarity.
 

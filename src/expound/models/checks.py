@@ -115,7 +115,7 @@ def describe_failure(model: Any, when: str, error: Exception, advice: str) -> Mo
 
 
 def can_be_checked(model: Any) -> bool:
-    """Return whether checks are wanted, and the model's answers are those of its own type."""
+    """Return whether checks are wanted, and the model's predictions are computed by its own type."""
     # Accelerate's mixed precision is inside of the model's own forward, so that answers are rounded.
     return model.is_checked and not hasattr(model.model, "_original_forward")
 
@@ -205,7 +205,7 @@ def check_pairwise_mask(model: Any, batch: Batch) -> str:
 
 
 def _get_facts(model: Any) -> dict[str, Any]:
-    """Return the facts that are known of a model with its present parts; a new head makes it another model."""
+    """Return what checks found about a model with its present parts; a new head makes it another model."""
     parts = (
         model.config._attn_implementation,
         getattr(model.config, HEAD_KEY, None),
@@ -362,7 +362,7 @@ def _measure_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
 
 
 def _name_positions(model: Any, alone: Batch, rows: Tensor) -> Readout | None:
-    """Return the name of the positions whose gradients [L, d] are not zero, if those are all the same."""
+    """Return the name of the positions whose gradients [L, d] are not zero, if one name describes them all."""
     size = rows.abs().amax(1)
     tolerance = TOLERANCE[model.dtype.itemsize] * float(size.max())
     read = size > tolerance

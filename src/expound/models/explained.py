@@ -223,7 +223,7 @@ class ExplainedModel(HuggingFaceModel):
     def score_perturbed(
         self, batch: Batch, keep: Tensor, target: Tensor, perturbation: RemovalMethod = "remove"
     ) -> Tensor:
-        """Return the number [N, B] whose drop removal methods report; see `predict_perturbed` and `OutputExplainer`."""
+        """Return the outputs [N, B] whose drop removal methods report; see `predict_perturbed`, `OutputExplainer`."""
         return self.task.score_removal(run_perturbed(self, batch, keep, perturbation, self.perturbation_cache), target)
 
     @contextmanager
@@ -294,7 +294,7 @@ class ExplainedModel(HuggingFaceModel):
     ) -> list[Target]:
         """Return the name, value and probability of a resolved target, or prediction, for each example.
 
-        `explained`: the number [B] that a method explains, for methods whose scores sum to it.
+        `explained`: the output [B] that a method explains, for methods whose scores sum to it.
         """
         is_contrast = self.task.is_contrast(target)
         # The probability of a contrast is that of the class it argues for.

@@ -27,7 +27,7 @@ UNLIMITED = 1 << 20
 
 
 def find_equal_names(name: str, known: Sequence[str]) -> list[int]:
-    """Return the indices of the known names that equal the name, else of those that differ from it in case only."""
+    """Return the indices of the known names that equal the name, else of the names that differ from it in case only."""
     for form in (str.strip, lambda text: text.strip().casefold()):
         equal = [number for number, other in enumerate(known) if form(other) == form(name)]
         if equal:
@@ -307,7 +307,7 @@ class HuggingFaceModel(nn.Module):
         return torch.where(batch.content[..., None], blank, embeddings)
 
     def _embed_ids(self, batch: Batch, embeddings: Tensor, ids: Sequence[int]) -> Tensor:
-        """Return `embeddings` [B, L, d] with those of `ids` at the attended positions of every example."""
+        """Return `embeddings` [B, L, d] with the embeddings of `ids` at the attended positions of every example."""
         if self.modality == "image":
             raise ExpoundError("images have no token ids: choose the baselines mask or zero")
         for length in batch.attended.sum(1).tolist():

@@ -39,7 +39,7 @@ def observe_pass(
         model: the model whose Hugging Face model the other code calls.
         capture: what to record.
         needs_embeddings: the pass runs on input embeddings [B, L, d] that have a gradient.
-        keep_graph: those embeddings stay attached to the embedding table.
+        keep_graph: the embeddings stay attached to the embedding table.
     """
     whole, base = model.model, unwrap_adapter(model.model).base_model
     observed, run = ObservedPass(), base.forward

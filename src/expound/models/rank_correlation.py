@@ -25,7 +25,7 @@ def order_content_first(content: Tensor) -> Tensor:
 
 
 def merge_close(values: Tensor, tolerance: float) -> Tensor:
-    """Return the values [N, L], those that differ by rounding alone made equal to the lowest of them.
+    """Return the values [N, L]; values that differ by rounding alone become the lowest of them.
 
     Neighbors in order are merged if they differ by at most `tolerance` times the largest magnitude of their row.
     """
@@ -43,7 +43,7 @@ def compute_spearman(one: Tensor, other: Tensor, counted: Tensor) -> Tensor:
 
     Equal values share the mean of their ranks. ρ is NaN for fewer than two entries, or if a row is constant.
     """
-    ranked = [centre_ranks(compute_mean_ranks(values, counted), counted) for values in (one, other)]
+    ranked = [center_ranks(compute_mean_ranks(values, counted), counted) for values in (one, other)]
     product = (ranked[0] * ranked[1]).sum(-1)
     norms = [ranks.square().sum(-1) for ranks in ranked]
     rho = product / (norms[0] * norms[1]).sqrt()
@@ -61,7 +61,7 @@ def compute_mean_ranks(values: Tensor, counted: Tensor) -> Tensor:
     return (below + up_to + 1).double() / 2
 
 
-def centre_ranks(ranks: Tensor, counted: Tensor) -> Tensor:
+def center_ranks(ranks: Tensor, counted: Tensor) -> Tensor:
     """Return the ranks [N, L] minus the mean of each row's counted entries; 0 at other entries."""
     count = counted.sum(-1, keepdim=True).clamp(min=1)
     mean = (ranks * counted).sum(-1, keepdim=True) / count

@@ -27,7 +27,7 @@ MASK = "{mask}"
 class Tagging(Classification):
     """The tag of several words, such as an entity; its logit is the sum of their logits, its probability the product.
 
-    A word is read at its first token, where the logit of a label (PER) is that of its likeliest tag (B-PER, I-PER, …).
+    A word is read at its first token, where the logit of a label (PER) is the largest logit of its tags (B-PER, …).
     The "logits" [B, labels + 1] have a last column with the sum of the words' normalizers.
     """
 
@@ -128,7 +128,7 @@ class TaggingModel(_TokenHeadModel):
 
     @torch.no_grad()
     def expand_examples(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """Return one row per span: the row's own, or those that the model tags in its text."""
+        """Return one row per span: the row's own span, or every span that the model tags in its text."""
         expanded: list[dict[str, Any]] = []
         for example in rows:
             row = dict(encoding.example_to_row(example))

@@ -63,9 +63,9 @@ class Windows:
 class WindowedModel(ExplainedModel):
     """A model that reads a long text in windows, and answers with the mean of their logits.
 
-    Windows are those of transformers' tokenizers (`stride`, `return_overflowing_tokens`): each has the special tokens
+    Windows are made by transformers' tokenizers (`stride`, `return_overflowing_tokens`): each has the special tokens
     and as many of the text's tokens as fit. Of a pair the longer text is cut, and every window has all of the other
-    one. If tokens are removed, windows are made of those that stay.
+    one. If tokens are removed, windows are made of the remaining tokens.
 
     Args:
         model: a model whose head reads a whole text, with its tokenizer.
@@ -98,7 +98,7 @@ class WindowedModel(ExplainedModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of any model, with those of the windows."""
+        """The settings of any model, with window and stride."""
         return super().settings | {"max_length": self.window, "stride": self.stride}
 
     @property

@@ -42,7 +42,7 @@ class AblationFidelity(AttributionObjective):
         weight: λ, the factor of the term in the total loss.
         n_samples: the number of sets of units drawn for each example and step.
         keep_probability: the probability that a unit is in a set.
-        unit: the units; default: sentences of a prompt (or those of `Batch.unit_of`), words of other texts.
+        unit: the units; default: sentences of a prompt (or the units of `Batch.unit_of`), words of other texts.
         perturbation: what happens to units outside the set: `remove`, `mask`, `pad`, `zero` or `attend`.
         output: another number of the prediction than its log-odds, `log_prob` or `prob`.
         lifetime: epochs for which an example's sets and answers are kept; 0: they are new in every step.

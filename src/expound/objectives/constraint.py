@@ -57,19 +57,19 @@ class Constraint(AdaptiveObjective):
     Args:
         objective: the bounded objective; its own weight is not used.
         bound: the bound on training data. Default: `relative_bound` times the term of the first training step.
-        dev_bound: an epoch is feasible if its dev term is below 1.1 times this bound. Default: that of training.
+        dev_bound: an epoch is feasible if its dev term is below 1.1 times this bound. Default: the training bound.
         relative_bound: the bound as a multiple of the term before training.
-        learning_rate: peak learning rate of α.
-        decay: smoothing constant of α's RMSprop. A run with k times fewer steps and a k times higher rate needs
-            decay^k to average over the same data.
+        multiplier_learning_rate: peak learning rate of α.
+        multiplier_decay: smoothing constant of α's RMSprop. A run with k times fewer steps and a k times higher rate
+            needs decay^k to average over the same data.
     """
 
     objective: Objective = DEFAULT_OBJECTIVE
     bound: float | None = None
     dev_bound: float | None = None
     relative_bound: float = 0.8
-    learning_rate: float = 0.05
-    decay: float = 0.99
+    multiplier_learning_rate: float = 0.05
+    multiplier_decay: float = 0.99
     multiplier: Multiplier = field(default_factory=Multiplier, repr=False)
     equation: ClassVar[str] = r"\alpha \, (L - b), \; \alpha \ge 0 \text{ rises while } L > b"
     use: ClassVar[str] = "You know how low a term should come, and not the weight that brings it there."
@@ -81,14 +81,14 @@ class Constraint(AdaptiveObjective):
         bounds = [each for each in (self.bound, self.dev_bound, self.relative_bound) if each is not None]
         if min(bounds) <= 0:
             raise ExpoundError(f"expected bounds above 0, got {', '.join(map(str, bounds))}")
-        if self.learning_rate <= 0:
-            raise ExpoundError(f"expected a learning rate of the multiplier above 0, got {self.learning_rate}")
+        if self.multiplier_learning_rate <= 0:
+            raise ExpoundError(f"expected a multiplier_learning_rate above 0, got {self.multiplier_learning_rate}")
         if isinstance(self.objective, AdaptiveObjective) or self.objective.learned is not None:
             raise ExpoundError(f"{self.objective.name} learns something itself: it cannot be bounded")
-        if not 0 <= self.decay < 1:
-            raise ExpoundError(f"the decay of the multiplier's RMSprop is from 0 to below 1, got {self.decay}")
+        if not 0 <= self.multiplier_decay < 1:
+            raise ExpoundError(f"expected a multiplier_decay from 0 to below 1, got {self.multiplier_decay}")
         self.name = self.objective.name
-        self.multiplier.decay = self.decay
+        self.multiplier.decay = self.multiplier_decay
 
     @property
     def bound_in_use(self) -> float:
@@ -132,7 +132,8 @@ class Constraint(AdaptiveObjective):
     @property
     def params(self) -> dict[str, Any]:
         """The parameters of the objective and of the constraint."""
-        own = {name: getattr(self, name) for name in ("bound", "dev_bound", "learning_rate", "decay")}
+        names = ("bound", "dev_bound", "multiplier_learning_rate", "multiplier_decay")
+        own = {name: getattr(self, name) for name in names}
         if self.bound is None:
             own["relative_bound"] = self.relative_bound
         return {**self.objective.params, **own}
@@ -161,7 +162,7 @@ class Constraint(AdaptiveObjective):
                     self.bound_in_use, self.name, value, 0.8 * value,
                 )  # fmt: skip
         factor = 1.0 if total is None else linear_schedule(number, total)
-        self.multiplier.ascend(value - self.bound_in_use, self.learning_rate * factor)
+        self.multiplier.ascend(value - self.bound_in_use, self.multiplier_learning_rate * factor)
 
     def is_feasible(self, value: float) -> bool:
         """Return whether a dev term is low enough."""

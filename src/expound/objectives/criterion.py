@@ -72,7 +72,7 @@ class ErasureCriterion(Criterion):
         explainer: see `Criterion`, as `weight` and `lr_multiplier`.
         fractions: the values of k, fractions of the erasable positions.
         sample_fractions: whether a training step draws one of them for each example.
-        perturbation: the embedding of erased positions: that of the `mask` token, of `pad`, or a `zero` vector (IvRA's
+        perturbation: the embedding of erased positions: of the `mask` token, of `pad`, or a `zero` vector (IvRA's
             baseline); `mixture` draws one of these or words of the batch for each example, so that no single sign tells
             the model that something was erased.
         detach_clean: whether the answer to the whole input is a constant, so that a criterion cannot be met by making
@@ -156,9 +156,9 @@ def select_top(
 ) -> Tensor:
     """Return which positions have the highest scores, as 0 or 1 [B, L] with a straight-through gradient.
 
-    The gradient is that of σ((r − τ) / T): τ is the middle between the last score inside and the first one outside (0
-    if no score is outside), T is `temperature` standard deviations of the example's scores; τ and T are constants. If
-    all scores of an example are equal, it has no gradient.
+    The gradient is taken from σ((r − τ) / T): τ is the middle between the last score inside and the first one outside
+    (0 if no score is outside), T is `temperature` standard deviations of the example's scores; τ and T are constants.
+    If all scores of an example are equal, it has no gradient.
 
     Args:
         scores: r [B, L], at least 0.

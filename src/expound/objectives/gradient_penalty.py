@@ -1,4 +1,4 @@
-"""Gradients at the input embeddings as a term of the loss, and a penalty on that of the task's loss."""
+"""Gradients at the input embeddings as a term of the loss, and a penalty on the gradient of the task's loss."""
 
 from __future__ import annotations
 

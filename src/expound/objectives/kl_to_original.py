@@ -1,4 +1,4 @@
-"""The divergence of the trained model's answers from those of the model that training started from."""
+"""The divergence of the trained model's predictions from the predictions of the model before training."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError
-from expound.models.rank_correlation import centre_ranks, compute_mean_ranks, order_content_first
+from expound.models.rank_correlation import center_ranks, compute_mean_ranks, order_content_first
 from expound.objectives.base import TrainingStep
 from expound.objectives.consistency import PairCriterion
 
@@ -78,8 +78,8 @@ def soft_spearman_loss(fixed: Tensor, values: Tensor, counted: Tensor, temperatu
 
     `counted` [N, L] bool: the entries that are ranked. A row in which one side does not vary counts as 0.
     """
-    fixed_ranks = centre_ranks(compute_mean_ranks(fixed, counted), counted).to(values)
-    ranks = centre_ranks(compute_soft_ranks(values, counted, temperature), counted)
+    fixed_ranks = center_ranks(compute_mean_ranks(fixed, counted), counted).to(values)
+    ranks = center_ranks(compute_soft_ranks(values, counted, temperature), counted)
     squares = fixed_ranks.square().sum(-1) * ranks.square().sum(-1)
     varies = squares.detach() > MIN_VARIATION
     # the square root's derivative at 0 is infinite, and 0 · ∞ of a masked row would be NaN
@@ -89,7 +89,7 @@ def soft_spearman_loss(fixed: Tensor, values: Tensor, counted: Tensor, temperatu
 
 def compute_soft_ranks(values: Tensor, counted: Tensor, temperature: float) -> Tensor:
     """Return soft ranks [N, L]: ½ + Σ_m σ((v_l − v_m) / T) over counted m, T in standard deviations of the row."""
-    variance = centre_ranks(values, counted).square().sum(-1) / counted.sum(-1).clamp(min=1)
+    variance = center_ranks(values, counted).square().sum(-1) / counted.sum(-1).clamp(min=1)
     scale = temperature * variance.masked_fill(variance == 0, 1.0).sqrt()[:, None, None]
     above = ((values[:, :, None] - values[:, None, :]) / scale).sigmoid()
     # m = l contributes ½: ranks start at 1, and equal values share their mean rank as in the metric

@@ -99,7 +99,7 @@ class RationaleAlignment(AttributionObjective):
         return super().params | {"normalization": self.normalization_in_use}
 
     def size(self, batch: Batch) -> Tensor:
-        """Return the number [] of the examples that count; with the scale `position` that of their positions."""
+        """Return the number [] of examples that count; with the scale `position`, the number of their positions."""
         counted = self.select_examples(batch)
         if self.scale == "example" or self.distance == "kl":
             return counted.sum().float()
@@ -107,7 +107,7 @@ class RationaleAlignment(AttributionObjective):
         return (batch.attended & counted[:, None]).sum().float()
 
     def select_examples(self, batch: Batch) -> Tensor:
-        """Return which examples count [B] bool: those with a rationale and, if labels are explained, a usable label."""
+        """Return which examples count [B] bool: they have a rationale and, if labels are explained, a usable label."""
         if self.compares_distributions:
             counted = get_rationale_mask(batch).any(1)
         elif batch.has_rationale is None:

@@ -48,7 +48,7 @@ def objective(spec: str | Objective, **params: Any) -> Objective:
             `rationale_alignment?explainer=integrated_gradients?n_steps=8;baselines=zero&distance=kl`, and so do those
             of a constraint's objective: `constraint?bound=1&objective=rationale_alignment?distance=kl`. An `Objective`
             is returned unchanged.
-        params: parameters of the objective; they override those of the spec. From Python, pass parts as objects.
+        params: parameters of the objective; they override the spec's. From Python, pass parts as objects.
 
     Raises:
         ExpoundError: an unknown id or parameter, or a value of the wrong type.

@@ -33,9 +33,9 @@ class SelectedWordsLoss(AttributionObjective):
         explainer: the extractor, trained with the model; default: a new `rationale_extractor`.
         weight: λ, the factor of the term in the total loss.
         fraction: the share of a text's tokens that should be selected.
-        sparsity: the weight of |expected share − fraction| within the term.
+        sparsity_weight: the weight of |expected share − fraction| within the term.
         sparsity_warmup: the steps over which this weight grows from 0. If gates close at once, they close alike.
-        continuity: the weight of the expected changes between neighbors, per token.
+        continuity_weight: the weight of the expected changes between neighbors, per token.
         lr_multiplier: the learning rate of the extractor, as a multiple of the model's.
 
     Raises:
@@ -45,9 +45,9 @@ class SelectedWordsLoss(AttributionObjective):
     explainer: Explainer = DEFAULT_EXTRACTOR
     weight: float = 1.0
     fraction: float = 0.2
-    sparsity: float = 1.0
+    sparsity_weight: float = 1.0
     sparsity_warmup: int = 0
-    continuity: float = 0.0
+    continuity_weight: float = 0.0
     lr_multiplier: float = 10.0
     name: ClassVar[str] = "selected_words"
     exact_gradient: ClassVar[bool] = False
@@ -67,9 +67,10 @@ class SelectedWordsLoss(AttributionObjective):
             raise ExpoundError(f"{self.name} trains a rationale_extractor, not {self.explainer.name}")
         if not 0 < self.fraction <= 1:
             raise ExpoundError(f"expected a fraction above 0 and up to 1, as 0.2 for 20 %, got {self.fraction}")
-        if min(self.sparsity, self.sparsity_warmup, self.continuity) < 0 or self.lr_multiplier <= 0:
+        if min(self.sparsity_weight, self.sparsity_warmup, self.continuity_weight) < 0 or self.lr_multiplier <= 0:
             raise ExpoundError(
-                "expected sparsity, sparsity_warmup and continuity of at least 0, and an lr_multiplier above 0"
+                "expected sparsity_weight, sparsity_warmup and continuity_weight of at least 0, "
+                "and an lr_multiplier above 0"
             )
 
     def __call__(self, step: TrainingStep) -> Tensor:
@@ -86,8 +87,8 @@ class SelectedWordsLoss(AttributionObjective):
             gates = extractor.find_gates(step.outputs)
             length = content.sum(1).clamp(min=1)
             share = (gates.selected * content).sum(1) / length
-            penalty = self.sparsity * self._find_progress(step) * (share - self.fraction).abs()
-            penalty = penalty + self.continuity * expect_changes(gates.selected, content) / length
+            penalty = self.sparsity_weight * self._find_progress(step) * (share - self.fraction).abs()
+            penalty = penalty + self.continuity_weight * expect_changes(gates.selected, content) / length
         if not step.context.training:
             losses = self._compute_losses(step, gates.most_likely())
         elif isinstance(gates, HardKumaGates):

@@ -19,7 +19,7 @@ class TeacherMemory(nn.Module):
 
     An example is identified by its tokens and their token types: padding, batch and order do not matter. The memory
     holds at most `max_size` numbers (by default 128 MiB of float32); beyond that, the oldest entries are dropped. Each
-    process has its own memory, and a checkpoint contains that of the first process.
+    process has its own memory, and a checkpoint contains the first process's memory.
     """
 
     def __init__(self, max_size: int = MAX_NUMBERS) -> None:

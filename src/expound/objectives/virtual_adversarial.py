@@ -30,7 +30,7 @@ class VirtualAdversarialLoss(Objective):
     Args:
         weight: λ3, the factor of the term in the total loss.
         form: `literal`: δ ← clamp(δ + η · g / ‖g‖∞, −ε, ε), as printed; `smart`: δ ← u / (‖u‖∞ + ε) with
-            u = δ + η · g, as in the code of SMART, where ε only stabilises the division and |δ| may grow to 1. Norms
+            u = δ + η · g, as in the code of SMART, where ε only stabilizes the division and |δ| may grow to 1. Norms
             are over the d dimensions of each position.
         ascent_steps: the number of ascent steps; 0 leaves the noise.
         step_size: η.

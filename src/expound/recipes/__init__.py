@@ -1,4 +1,4 @@
-"""Training methods of papers, one short file each. A new one is its function in a file and a line in `registry.py`."""
+"""Recipes: how papers train models, one file each. A new one is a function in a file and a line in `registry.py`."""
 
 import lazy_loader
 

@@ -115,7 +115,7 @@ class WeightSearch:
         masking_settings: Mapping[str, Any] | None = None,
         options: RunOptions | None = None,
     ) -> MaskWeights:
-        """Return the weights of the best trial by the metric. The arguments are those of `train_masking`.
+        """Return the weights of the best trial by the metric. Arguments: see `train_masking`.
 
         Raises:
             ExpoundError: the storage cannot be opened, or the metric is undefined in all trials.

@@ -27,7 +27,7 @@ from expound.training.loop.starting_model import Source, is_from_scratch, label_
 class Effect(NamedTuple):
     """What a recipe exists for: a metric of an explainer, which `expound train --control` compares.
 
-    `explainer`: the spec, in which {run} is the folder of the run. `control`: that of the control, None for the same.
+    `explainer`: the spec, in which {run} is the folder of the run. `control`: the control's spec, None for the same.
     """
 
     metric: str
@@ -37,7 +37,7 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A training method of a paper.
+    """A recipe: how a paper trains a model.
 
     Attributes:
         name: the id in the registry.
@@ -45,7 +45,7 @@ class Recipe:
         objectives: the terms of the loss.
         trainer: the training loop.
         arguments: arguments of transformers' Trainer, for short runs on small data.
-        paper_arguments: those of the paper, which `--preset paper` uses instead; None: `arguments` are the paper's.
+        paper_arguments: the paper's arguments, which `--preset paper` uses instead; None: `arguments` are the paper's.
         from_scratch: arguments for a model from scratch, which override `arguments`.
         patience: evaluations without improvement before early stopping; None: no early stopping.
         threshold: how much counts as an improvement.
@@ -143,7 +143,7 @@ class Recipe:
         return Recipe(**own | changed)
 
     def resolve_options(self, options: RunOptions, model: Source, train: Dataset) -> RunOptions:
-        """Return the options, with the recipe's values for those that the user left open."""
+        """Return the options, with the recipe's values for options that the user left open."""
         new, own = self.from_scratch if is_from_scratch(model) else {}, dict(self.arguments)
         # without classes, a metric such as macro F1 does not exist: the task's default metric chooses the checkpoint
         if label_names(train) is None and own.get("metric_for_best_model") in HIGHER_IS_BETTER["classification"]:

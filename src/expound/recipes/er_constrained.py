@@ -66,13 +66,15 @@ def er_constrained(
             dev_bound = values.dev_bound
         if bound is None:
             raise ExpoundError(f"the paper has no bound for {loss.explainer.name}: give one, or find it with er_bound")
+    if multiplier_learning_rate is None:
+        multiplier_learning_rate = values.multiplier_learning_rate
     constrained = Constraint(
         loss,
         bound=bound,
         dev_bound=dev_bound,
         relative_bound=relative_bound or 1.0,
-        learning_rate=values.multiplier_learning_rate if multiplier_learning_rate is None else multiplier_learning_rate,
-        decay=multiplier_decay,
+        multiplier_learning_rate=multiplier_learning_rate,
+        multiplier_decay=multiplier_decay,
     )
     return Recipe(
         name="er_constrained",

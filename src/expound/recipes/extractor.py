@@ -54,9 +54,9 @@ def extractor(
                 UntrainedExplainer(RationaleExtractor, {"gate": gate}),
                 weight=weight,
                 fraction=fraction,
-                sparsity=sparsity_weight,
+                sparsity_weight=sparsity_weight,
                 sparsity_warmup=sparsity_warmup,
-                continuity=continuity_weight,
+                continuity_weight=continuity_weight,
             ),
         ),
         arguments={

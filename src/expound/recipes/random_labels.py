@@ -1,4 +1,4 @@
-"""Training on shuffled labels: the explanations of such a model should differ from those of a trained one."""
+"""Training on shuffled labels: explanations of such a model should differ from a trained model's."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def recipe(spec: str | Recipe, *, preset: str | None = None, **params: Any) -> R
         spec: an id, or an id with parameters, as `er_joint?explainer=alti&weight=10`; a `Recipe` is returned unchanged.
         preset: `paper`: the paper's values for parameters that are not given, and for the training arguments. Default:
             values for short runs on small data.
-        params: parameters of the recipe, see the options of `expound train ID --help`; they override those of the spec.
+        params: parameters of the recipe, see the options of `expound train ID --help`; they override the spec's.
 
     Raises:
         ExpoundError: an unknown id, parameter or preset, or a value of the wrong type.

@@ -166,7 +166,7 @@ class Search:
     ) -> TrainResult:
         """Train each candidate in a folder in `output_dir`/search, and copy the chosen run to `output_dir`.
 
-        The arguments are those of `Recipe.train`; the same call resumes an interrupted search. The record in
+        Arguments: see `Recipe.train`; the same call resumes an interrupted search. The record in
         `output_dir` has the figures of all runs. A model that is passed as an object stays as it is.
 
         Raises:
@@ -218,7 +218,7 @@ class Search:
 
 
 def choose_run(runs: Sequence[Mapping[str, Any]], higher_is_better: bool) -> int:
-    """Return the index of the best run by `value`, of those that are feasible and near the best `task_value`.
+    """Return the index of the best run by `value` among the runs that are feasible and near the best `task_value`.
 
     Raises:
         ExpoundError: no run is feasible and has a value.

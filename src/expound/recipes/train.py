@@ -65,10 +65,10 @@ def train(
         recipe: the id of a recipe, see `expound.list_recipes`, or a `Recipe`.
         dev: the data on which the best checkpoint is chosen, if `data` does not contain it. Default for rows: 10 % of
             them; 80 % are trained on, and 10 % are left for a test, as with a file without splits.
-        output_dir: the folder for the model, its metrics and its history. Default: that of `args`.
+        output_dir: the folder for the model, its metrics and its history. Default: `args.output_dir`.
         preset: `paper`: the values of the recipe's paper for whatever is not given, see `expound.recipe`.
         args: arguments of transformers' Trainer by name, such as `{"num_train_epochs": 3}`; or `TrainingArguments`, of
-            which those that differ from their own defaults override the recipe's.
+            which values that differ from their own defaults override the recipe's.
         options: options of the run, a `RunOptions` or some of them by name, such as `{"max_length": 128, "seed": 1}`.
         columns: the columns of the data by role: `text_column`, `text_pair_column`, `label_column`, `rationale_column`
             (marked characters as [[start, end], …], marked words, or a 0 or 1 for each word).

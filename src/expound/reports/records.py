@@ -143,7 +143,7 @@ class Exchange:
 
 
 def check_spans(target: Any, count: int) -> list[Extent]:
-    """Return spans of response tokens, given as the number of a token, a span (start, end) or a list of those.
+    """Return spans of response tokens, given as the index of a token, a span (start, end) or a list of both.
 
     Raises:
         ExpoundError: another value, or a span that is not within `count` tokens.

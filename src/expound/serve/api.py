@@ -96,7 +96,7 @@ class CitationSettings(BaseModel, extra="forbid", strict=True):
 
 
 def _read_citations(value: Any) -> Any:
-    """Return true as the default settings, and false as those without sources."""
+    """Return settings of citations: true means the default ones, false none."""
     if value is True:
         return {}
     return {"k": 0} if value is False else value
@@ -121,7 +121,7 @@ class ChatRequest(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
     stream_options: dict[str, bool] | None = None
 
     def list_documents(self) -> list[Document]:
-        """Return the documents of the request, then those of its messages; unnamed ones are called "source N"."""
+        """Return the request's documents, then its messages' documents; unnamed ones are called "source N"."""
         found = [*(self.documents or ())]
         for message in self.messages:
             found += [part for part in message.content if isinstance(part, Document)]

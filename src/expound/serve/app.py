@@ -32,7 +32,7 @@ public = APIRouter()
 def create_app(site: Site) -> FastAPI:
     """Return the FastAPI application that serves the pages of a site.
 
-    Only the page to sign in and those that the site's application makes public need no admin. The handlers translate
+    Only the sign-in page and pages that the site's application makes public need no admin. The handlers translate
     between HTTP and the services of `site`, and hold no state.
     """
     # The interactive API documentation loads scripts from a CDN and would list the admin's routes to strangers.

@@ -26,7 +26,7 @@ SCRIPTS = {
 
 @cache
 def load_templates(folder: Path | None = None) -> Environment:
-    """Return the environment of the web templates: an application's, the library's, and those of reports."""
+    """Return the environment of the web templates: an application's, the library's, and the reports'."""
     reports = highlight.template_environment()
     loaders: list[BaseLoader] = [FileSystemLoader(ROOM / "templates")]
     if folder is not None:
@@ -78,7 +78,7 @@ def make_download(content: bytes, name: str, media: str) -> Response:
 def load_assets(scripts: Mapping[str, Path]) -> Mapping[str, tuple[bytes, str]]:
     """Return the content and media type of the style sheet and of each script, by file name.
 
-    `scripts`: those of an application.
+    `scripts`: an application's scripts.
     """
     # Requests look names up here and never open a path, so that no address can reach another file.
     assets = {}

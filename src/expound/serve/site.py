@@ -26,7 +26,7 @@ class Application:
     Attributes:
         routes: Routes that check for themselves who may use them.
         admin_routes: Routes for the signed-in admin alone.
-        templates: Folder of templates, which can extend `base.html.j2` and include those of the library.
+        templates: Folder of templates, which can extend `base.html.j2` and include the library's templates.
         scripts: Scripts by file name, served as /static/NAME.
         navigation: Addresses and names in the menu of the admin's pages.
         home: Address of the admin's first page; default: the first one of the menu.

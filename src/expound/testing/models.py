@@ -79,9 +79,9 @@ class DifferentiableLayerNorm(nn.Module):
         self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the inputs [..., d] centred and scaled over the last dimension."""
-        centred = inputs - inputs.mean(-1, keepdim=True)
-        return self.weight * centred / (centred.square().mean(-1, keepdim=True) + self.eps).sqrt() + self.bias
+        """Return the inputs [..., d] centered and scaled over the last dimension."""
+        centered = inputs - inputs.mean(-1, keepdim=True)
+        return self.weight * centered / (centered.square().mean(-1, keepdim=True) + self.eps).sqrt() + self.bias
 
 
 def replace_layer_norms(module: nn.Module) -> None:

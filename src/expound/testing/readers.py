@@ -37,12 +37,12 @@ class ReaderContract:
     """The number of damaged versions of the reader's files in all; each file has at least four."""
 
     def test_the_card_is_complete(self, reader: Reader) -> None:
-        """The id is an identifier, form and example start with it, and description, source and licence are given."""
+        """The id is an identifier, form and example start with it, and description, source and license are given."""
         card = reader.card
         assert card.name.isidentifier()
         assert card.form.startswith(card.name)
         assert card.example.startswith(card.name)
-        assert all((card.what, card.source, card.licence))
+        assert all((card.what, card.source, card.license))
 
     def test_the_spec_opens_an_equal_reader(self, reader: Reader) -> None:
         """The spec that studies and records store opens an equal reader, once the reader is registered."""
@@ -69,7 +69,7 @@ class ReaderContract:
             assert list(reader.table(split).rows) == list(replace(reader).table(split).rows)
 
     def test_each_row_is_in_one_split(self, reader: Reader) -> None:
-        """If one file is divided into splits, their sizes add up to that of the split `all`."""
+        """If one file is divided into splits, their sizes add up to the size of the split `all`."""
         if "all" in reader.splits():
             sizes = {split: len(list(reader.table(split).rows)) for split in reader.splits()}
             assert sizes.pop("all") == sum(sizes.values()) > 0

@@ -116,7 +116,7 @@ def summarize_bounds(tested: Sequence[tuple[CitationMeasurement, NDArray[np.floa
     """Return how often the bounds of measured prompts hold.
 
     `held`: the share of bounds that hold, a mean over prompts with a bound; `promised`: the share of cited sources that
-    have a bound; `prompts` and `bounded`: the numbers of prompts, and of those with a bound.
+    have a bound; `prompts` and `bounded`: the number of prompts, and of prompts with a bound.
     """
     shares_held, n_bounds, n_cited = [], 0, 0
     for measurement, bounds in tested:

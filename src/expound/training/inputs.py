@@ -86,7 +86,7 @@ def _check_labels(model: ExplainedModel, ids: Tensor, labels: Tensor) -> None:
 
 
 def _find_response(labels: Tensor | None) -> Tensor:
-    """Return the positions [B, L] of the response, which are those with labels."""
+    """Return the positions [B, L] of the response: the positions with labels."""
     if labels is None:
         raise ExpoundError("the batch lacks labels: the response's ids, and -100 at the prompt and at padding")
     response: Tensor = labels != -100

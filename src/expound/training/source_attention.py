@@ -59,7 +59,7 @@ def measure_effects(
 def fit_coefficients(
     effects: Effects, steps: int = 1000, rate: float = 1e-3, batch: int = 512, seed: int = 0
 ) -> Tensor:
-    """Return weights w [F] with ‖w‖₁ = 1 that minimise −mean Pearson_m(Xw, y), by Adam with a cosine schedule.
+    """Return weights w [F] with ‖w‖₁ = 1 that minimize −mean Pearson_m(Xw, y), by Adam with a cosine schedule.
 
     Each step uses `batch` random answers, or all of them if there are fewer.
     """

@@ -47,7 +47,7 @@ class ExplanationTerms(nn.Module):
 
     The model is used in its own mode, on its own device and under the caller's autocast; its state is restored after
     the call. A call under `torch.no_grad()` is an evaluation, any other is a training step. Objectives that learn have
-    parameters in `terms.parameters()`, which also has those of the model.
+    parameters in `terms.parameters()`, which also has the model's parameters.
 
     Args:
         model: a classifier or regression model of texts, or a causal language model (task="generation"), see

@@ -28,7 +28,7 @@ LEARNED = "expound_learned"
 def with_objectives(
     trainer_class: type[T], objectives: Sequence[Objective], *, log_gradient_norms: bool = False
 ) -> type[T]:
-    """Return a subclass of a Trainer class whose loss is that of the class plus Σ weight · term.
+    """Return a subclass of a Trainer class whose loss is the class's own loss plus Σ weight · term.
 
     The class computes its own loss as before, in its own pass through the model (label smoothing, class weights, an
     own `compute_loss`); the terms are computed from that same pass. Terms that perturb the input, and those with a
@@ -176,7 +176,7 @@ class AddedTermsTrainer(TermTrainer):
         """Train the model and what objectives learn."""
         if not len(self.module.learned):
             return super().train(*args, **kwargs)
-        # As a part of the model it is optimized, clipped, and synchronised between processes with it.
+        # As a part of the model it is optimized, clipped, and synchronized between processes with it.
         self.model.add_module(LEARNED, self.module.learned.to(self.args.device))
         try:
             return super().train(*args, **kwargs)

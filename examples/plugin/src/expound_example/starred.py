@@ -23,7 +23,7 @@ class Starred(DividedFile):
         what="any classification in a text file, with stars around the evidence",
         form="starred:FILE, a line is LABEL: text; divided by a hash of text and seed, split all is everything",
         source="yours",
-        licence="the file's",
+        license="the file's",
         example="starred:reviews.txt",
     )
 

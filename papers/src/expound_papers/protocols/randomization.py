@@ -53,7 +53,7 @@ def randomize_cascade(
     seed: int = 0,
     **options: Any,
 ) -> Cascade:
-    """Compare a method's explanations of the model with those of copies with more and more randomized parts.
+    """Compare a method's explanations of the model with its explanations of more and more randomized copies.
 
     All explanations are of the class that the trained model predicts. Matrices are drawn from a normal distribution
     with their own mean and standard deviation; vectors are shuffled.

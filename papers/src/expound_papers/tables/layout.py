@@ -75,7 +75,7 @@ def select_figures(results: Results, metrics: Sequence[str], where: Mapping[str,
 
 
 def center_and_spread(values: Floats, form: Form) -> tuple[float, float, float]:
-    """Return centre, low and high of the finite figures over seeds; the spread of a single one is NaN."""
+    """Return center, low and high of the finite figures over seeds; the spread of a single one is NaN."""
     known = values[np.isfinite(values)]
     if not len(known):
         return np.nan, np.nan, np.nan

@@ -1,4 +1,4 @@
-"""A study's tables as numbers: centre and spread over seeds, ranks, and which differences are significant."""
+"""A study's tables as numbers: center and spread over seeds, ranks, and which differences are significant."""
 
 from __future__ import annotations
 

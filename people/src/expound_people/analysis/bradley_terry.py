@@ -19,7 +19,7 @@ MAX_STEPS, TOLERANCE = 100, 1e-10
 
 
 class Strength(NamedTuple):
-    """A method's log strength, centred over all methods, with its 95 % interval."""
+    """A method's log strength, centered over all methods, with its 95 % interval."""
 
     method: str
     strength: float
@@ -54,8 +54,8 @@ def estimate_strengths(ballots: Sequence[Ballot], people: Sequence[Hashable]) ->
     """
     methods = sorted(set(chain.from_iterable(ballots)))
     fitted = fit_bradley_terry(count_wins(ballots, people, methods))
-    centred = np.eye(len(methods)) - 1 / max(1, len(methods))
-    rows = [Strength(method, *fitted.interval(centred[number])) for number, method in enumerate(methods)]
+    centered = np.eye(len(methods)) - 1 / max(1, len(methods))
+    rows = [Strength(method, *fitted.interval(centered[number])) for number, method in enumerate(methods)]
     return sorted(rows, key=lambda row: -row.strength)
 
 

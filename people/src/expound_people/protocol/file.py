@@ -266,12 +266,12 @@ class Protocol(Part):
 
     @property
     def text_prefix(self) -> str:
-        """Return the prefix of the default texts' keys in the catalogue."""
+        """Return the prefix of the default texts' keys in the catalog."""
         return get_text_prefix(self.kind, self.main.unit)
 
 
 def get_text_prefix(kind: str, unit: str) -> str:
-    """Return the prefix of the keys of a kind's question and instructions in the catalogue."""
+    """Return the prefix of the keys of a kind's question and instructions in the catalog."""
     return f"{kind}_{unit}" if kind == "highlight" and unit != "word" else kind
 
 

@@ -89,7 +89,7 @@ def _render_end(request: Request, progress: AnnotatorProgress, protocol: Protoco
         status = progress.annotator.status or COMPLETE
     paragraphs = protocol.thanks
     if status != COMPLETE:
-        # Keys of the catalogue are the statuses with underscores.
+        # Keys of the catalog are the statuses with underscores.
         paragraphs = (make_translator(progress.language)(status.replace(" ", "_")),)
     # Late and withdrawn annotators get no completion code: it would pay for a study that was not finished.
     out = exits.get(status, ExitPart())

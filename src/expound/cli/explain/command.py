@@ -235,7 +235,7 @@ def _check_corpus_options(other: object, folder: Path | None, methods: str | Non
 
 
 def _explain_corpus(job: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
-    """Explain the rows that are not explained yet, and print their number and the next command."""
+    """Explain the rows that are not explained yet, and print how many they are and the next command."""
     from expound.evaluation.corpus.engines import explain_corpus
     from expound.evaluation.corpus.job import CorpusJob
 

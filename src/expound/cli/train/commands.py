@@ -101,7 +101,7 @@ def make_command(name: str, factory: Callable[..., Any]) -> Any:
 
 
 def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
-    """Return a function whose parameters are those of the recipe, of `run` and of RunOptions."""
+    """Return a function with the parameters of the recipe, of `run` and of RunOptions."""
     own = list(_options(factory))
     # An option of the recipe with the name of one of all runs, as the rank of `lora`, has a default of its own.
     options = list(_options(RunOptions, leave_out=[*PYTHON_ONLY, *(option.name for option in own)]))

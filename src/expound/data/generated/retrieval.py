@@ -41,7 +41,7 @@ class Scene(NamedTuple):
         notes: the texts.
         did: what each person did, according to the notes.
         person: the person whom the question is about.
-        needed: the numbers of the notes that the answer needs.
+        needed: the indices of the notes that the answer needs.
     """
 
     notes: list[str]

@@ -87,7 +87,7 @@ class ColumnOptions:
 
 
 class Columns(NamedTuple):
-    """The names of the columns to read; None for those that the table lacks."""
+    """The names of the columns to read; None for a column that the table lacks."""
 
     text: str
     text_pair: str | None
@@ -99,7 +99,7 @@ class Columns(NamedTuple):
 
 
 def resolve_columns(options: ColumnOptions, records: Records, where: str) -> Columns:
-    """Return the columns to read, among those that any of the records has.
+    """Return the columns to read, among the columns that any of the records has.
 
     Raises:
         ExpoundError: a named column or every text column is missing; the message names the available columns.
@@ -172,7 +172,7 @@ def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Colum
 
 
 def make_table(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
-    """Return the chosen records as a canonical table; the labels are those of `everything`."""
+    """Return the chosen records as a canonical table; its labels are the labels of `everything`."""
     columns = resolve_columns(options, everything, where)
     labels, feature = None, None
     if columns.label:

@@ -25,7 +25,7 @@ Stretch = tuple[str, int, int]
 class Conll(FilePerSplit):
     """Reads one row per tagged stretch of words: the sentence, the stretch's `span` and its kind as the label.
 
-    Tags are those of IOB1, IOB2, BIOES and BILOU. A tag without a prefix makes each word a stretch of its own. Words
+    Tags follow IOB1, IOB2, BIOES or BILOU. A tag without a prefix makes each word a stretch of its own. Words
     tagged O belong to no stretch, so a sentence of such words has no rows.
 
     Args:
@@ -35,7 +35,7 @@ class Conll(FilePerSplit):
     card: ClassVar[DataCard] = DataCard(
         name="conll", what="tagged words in columns: entities, chunks, parts of speech",
         form="conll:FOLDER with train.txt, dev.txt, test.txt (or eng.train, eng.testa, eng.testb); one word "
-        "with its tags per line", source="Tjong Kim Sang and De Meulder 2003", licence="the file's",
+        "with its tags per line", source="Tjong Kim Sang and De Meulder 2003", license="the file's",
         example="conll:corpora/conll2003",
     )  # fmt: skip
     names: ClassVar = {

@@ -27,7 +27,7 @@ class Csv(Tabular):
     card: ClassVar[DataCard] = DataCard(
         name="csv", what="any table with a head line",
         form="csv:FILE or csv:FOLDER, with ?text_column=...&label_column=... where the names are not the usual ones",
-        source="yours", licence="the file's", example="csv:reviews.csv?text_column=review&label_column=stars",
+        source="yours", license="the file's", example="csv:reviews.csv?text_column=review&label_column=stars",
     )  # fmt: skip
     delimiter: str = ","
 

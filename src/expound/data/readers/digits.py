@@ -29,7 +29,7 @@ class Digits(Reader):
     card: ClassVar[DataCard] = DataCard(
         name="digits", what="real 8×8 images of handwritten digits, 10 classes",
         form="digits, or digits?turned=true: by how far are they turned?",
-        source="Alpaydin and Kaynak 1998, as shipped with scikit-learn", licence="CC BY 4.0", example="digits",
+        source="Alpaydin and Kaynak 1998, as shipped with scikit-learn", license="CC BY 4.0", example="digits",
     )  # fmt: skip
     needs_path: ClassVar[bool] = False
     turned: bool = False

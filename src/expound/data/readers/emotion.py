@@ -19,7 +19,7 @@ class Emotion(FilePerSplit):
     card: ClassVar[DataCard] = DataCard(
         name="emotion", what="tweets in six classes: sadness, joy, love, anger, fear, surprise",
         form="emotion:FOLDER with train.txt, val.txt, test.txt, a line is TEXT;LABEL", source="Saravia et al. 2018",
-        licence="research use", example="emotion:corpora/emotion",
+        license="research use", example="emotion:corpora/emotion",
     )  # fmt: skip
     names: ClassVar = {"train": ("train.txt",), "dev": ("val.txt", "dev.txt"), "test": ("test.txt",)}
     labels: ClassVar = ("sadness", "joy", "love", "anger", "fear", "surprise")

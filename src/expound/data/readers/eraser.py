@@ -60,7 +60,7 @@ class Eraser(FilePerSplit):
         what="human rationales: film reviews (Movies), MultiRC, BoolQ, FEVER, CoS-E, Evidence Inference, e-SNLI",
         form="eraser:FOLDER of a task with train.jsonl, val.jsonl, test.jsonl and docs/ or docs.jsonl",
         source="DeYoung et al. 2020; Movies: Zaidan and Eisner 2008",
-        licence="that of each task; Movies: not stated by the authors, research use", example="eraser:corpora/movies",
+        license="that of each task; Movies: not stated by the authors, research use", example="eraser:corpora/movies",
     )  # fmt: skip
     names: ClassVar = {"train": ("train.jsonl",), "dev": ("val.jsonl",), "test": ("test.jsonl",)}
 
@@ -152,7 +152,7 @@ def _get_evidence(row: Row, where: str) -> list[Evidence]:
 
 
 def _get_document_names(row: Row, name: str, evidence: list[Evidence], where: str) -> list[str]:
-    """Return the documents of an annotation: the listed ones and those of its evidence, or the one of the same name."""
+    """Return an annotation's documents: the listed ones and its evidence's, or the document of the same name."""
     names = list[str]()
     if row.get("docids"):
         names += map(str, get_list(row, "docids", where))

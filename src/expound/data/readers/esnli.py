@@ -31,7 +31,7 @@ class Esnli(FilePerSplit):
     card: ClassVar[DataCard] = DataCard(
         name="esnli", what="entailment between two sentences, three classes, with the words that people marked",
         form="esnli:FOLDER with esnli_train_1.csv and esnli_train_2.csv, esnli_dev.csv, esnli_test.csv; ?share=0.5",
-        source="Camburu et al. 2018", licence="MIT", example="esnli:corpora/e-SNLI/dataset",
+        source="Camburu et al. 2018", license="MIT", example="esnli:corpora/e-SNLI/dataset",
     )  # fmt: skip
     names: ClassVar = {
         "train": ("esnli_train_1.csv", "esnli_train.csv"), "dev": ("esnli_dev.csv",), "test": ("esnli_test.csv",),

@@ -29,7 +29,7 @@ class Generated(Reader):
     card: ClassVar[DataCard] = DataCard(
         name="generated", what="made-up reviews, pairs and questions on notes whose evidence is known; no files needed",
         form="generated?task=sentiment|pairs|regression|retrieval&domain=films|gadgets&shortcut=P&size=N&seed=S",
-        source="expound", licence="Apache-2.0", example="generated?task=pairs&size=500",
+        source="expound", license="Apache-2.0", example="generated?task=pairs&size=500",
     )  # fmt: skip
     needs_path: ClassVar[bool] = False
     task: str = "sentiment"

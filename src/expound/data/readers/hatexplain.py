@@ -37,13 +37,13 @@ class Hatexplain(Reader):
     Posts on which no two annotators agree are left out. Normal posts were not annotated, so their rationale is null.
 
     Args:
-        share: a token is evidence if at least this share of those who marked the post marked it.
+        share: a token is evidence if at least this share of the post's annotators marked it.
     """
 
     card: ClassVar[DataCard] = DataCard(
         name="hatexplain", what="posts of social media: hate speech, offensive or normal, with marked words",
         form="hatexplain:FOLDER with dataset.json and post_id_divisions.json; ?share=0.5 of those who must agree",
-        source="Mathew et al. 2021", licence="MIT", example="hatexplain:corpora/HateXplain/Data",
+        source="Mathew et al. 2021", license="MIT", example="hatexplain:corpora/HateXplain/Data",
     )  # fmt: skip
     share: float = MAJORITY
 

@@ -21,7 +21,7 @@ COLUMNS = ("prompt", "sources", "response", "evidence", "kind")
 
 @dataclass(frozen=True, kw_only=True)
 class Hotpotqa(DividedFile):
-    """Reads questions with paragraphs as sources, named by title; `evidence`: titles of those with a supporting fact.
+    """Reads questions with paragraphs as sources, named by title; `evidence`: titles of the supporting paragraphs.
 
     A folder has the published files of the distractor setting. A single file is divided by question (80 % train, 10 %
     dev, 10 % test by a hash of question and seed); `all` is the whole file. Other files of the same form are read too.
@@ -33,7 +33,7 @@ class Hotpotqa(DividedFile):
     card: ClassVar[DataCard] = DataCard(
         name="hotpotqa", what="questions on ten paragraphs, of which the answer needs two; for generated text",
         form="hotpotqa:FOLDER with hotpot_train_v1.1.json, hotpot_dev_distractor_v1.json, or hotpotqa:FILE",
-        source="Yang et al. 2018", licence="CC BY-SA 4.0",
+        source="Yang et al. 2018", license="CC BY-SA 4.0",
         example="hotpotqa:corpora/hotpotqa/hotpot_dev_distractor_v1.json",
     )  # fmt: skip
 

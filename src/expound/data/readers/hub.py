@@ -31,7 +31,7 @@ class Hub(ColumnOptions, Reader):
     card: ClassVar[DataCard] = DataCard(
         name="hub", what="any dataset of the Hugging Face hub with texts or images, or a local copy",
         form="hub:NAME or hub:FOLDER, with ?config=...&text_column=...&image_column=... where needed",
-        source="the dataset's card", licence="the dataset's", example="hub:nyu-mll/glue?config=sst2",
+        source="the dataset's card", license="the dataset's", example="hub:nyu-mll/glue?config=sst2",
     )  # fmt: skip
     config: str = ""
     revision: str = ""
@@ -77,7 +77,7 @@ class Hub(ColumnOptions, Reader):
         return make_image_table(self, everything, self._make_records(pictures, split), column, where, self._is_own_file)
 
     def _is_own_file(self, path: str) -> bool:
-        """Return whether a file is in the dataset's folder or among those that were downloaded from the hub."""
+        """Return whether a file is in the dataset's folder or was downloaded from the hub."""
         from datasets import config
         from huggingface_hub.constants import HF_HUB_CACHE
 

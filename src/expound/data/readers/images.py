@@ -20,7 +20,7 @@ def make_image_table(
     where: str,
     is_own_file: Callable[[str], bool],
 ) -> Table:
-    """Return the chosen records as a table of images; the labels, if any, are those of `everything`.
+    """Return the chosen records as a table of images; its labels, if any, are the labels of `everything`.
 
     Raises:
         ExpoundError: the label column is missing, or a row has no label, no image that can be opened, or names a file

@@ -22,7 +22,7 @@ class Jsonl(Tabular):
         name="jsonl",
         what="any table as JSON lines; rationales as lists of [start, end]; prompts and chats with sources",
         form="jsonl:FILE or jsonl:FOLDER, with ?text_column=... where the names are not the usual ones",
-        source="yours", licence="the file's", example="jsonl:reviews.jsonl?rationale_column=evidence",
+        source="yours", license="the file's", example="jsonl:reviews.jsonl?rationale_column=evidence",
     )  # fmt: skip
 
     def read_records(self, path: Path) -> Iterator[Record]:

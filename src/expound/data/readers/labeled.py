@@ -27,7 +27,7 @@ class Labeled(DividedFile):
     card: ClassVar[DataCard] = DataCard(
         name="labeled", what="any classification in a plain text file, such as the customer reviews of Hu and Liu",
         form="labeled:FILE, a line is LABEL text; divided by a hash of text and seed, split all is everything",
-        source="yours; Hu and Liu 2004", licence="the file's",
+        source="yours; Hu and Liu 2004", license="the file's",
         example="labeled:corpora/customer-reviews.txt?skip_empty=true",
     )  # fmt: skip
     skip_empty: bool = False

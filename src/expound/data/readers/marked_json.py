@@ -47,7 +47,7 @@ class LabelStudio(MarkedJson):
     card: ClassVar[DataCard] = DataCard(
         name="label_studio", what="texts and pairs with spans marked in Label Studio (export format JSON)",
         form="label_studio:FILE, with ?share=0.5 of the annotators who must agree",
-        source="yours, or exported from a study of `expound serve`", licence="the file's",
+        source="yours, or exported from a study of `expound serve`", license="the file's",
         example="label_studio:export.json",
     )  # fmt: skip
     parse: ClassVar = staticmethod(read_tasks)
@@ -60,7 +60,7 @@ class Argilla(MarkedJson):
     card: ClassVar[DataCard] = DataCard(
         name="argilla", what="texts and pairs with spans marked in Argilla 2 (records.to_json)",
         form="argilla:FILE, with ?share=0.5 of the annotators who must agree",
-        source="yours, or exported from a study of `expound serve`", licence="the file's",
+        source="yours, or exported from a study of `expound serve`", license="the file's",
         example="argilla:records.json",
     )  # fmt: skip
     parse: ClassVar = staticmethod(read_records)

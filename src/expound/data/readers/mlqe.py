@@ -53,7 +53,7 @@ class Mlqe(FilePerSplit):
         name="mlqe",
         what="quality of machine translations, a regression on sentence pairs; word tags as rationales on dev",
         form="mlqe:FOLDER?pair=PAIR,... with the archives PAIR-SPLIT.tar.gz and PAIR-postediting-SPLIT.tar.gz",
-        source="Fomicheva et al. 2020", licence="CC0 1.0", example="mlqe:corpora/mlqe-pe?pair=ro-en",
+        source="Fomicheva et al. 2020", license="CC0 1.0", example="mlqe:corpora/mlqe-pe?pair=ro-en",
     )  # fmt: skip
     labels: ClassVar = NUMBER
     pairs: ClassVar = True
@@ -66,7 +66,7 @@ class Mlqe(FilePerSplit):
         return find_split_files(self.path, names)
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """Yield the translations of an archive, and those of the same split of the other language pairs."""
+        """Yield the translations of an archive, then the same split of the other pairs named in `pair`."""
         pairs = self.pair.split(",")
         for pair in pairs:
             archive = path.with_name(path.name.replace(pairs[0], pair, 1))

@@ -27,7 +27,7 @@ class Parquet(Tabular):
     card: ClassVar[DataCard] = DataCard(
         name="parquet", what="any table in Parquet; rationales as lists of [start, end]",
         form="parquet:FILE or parquet:FOLDER, with ?text_column=... where the names are not the usual ones",
-        source="yours", licence="the file's", example="parquet:reviews.parquet",
+        source="yours", license="the file's", example="parquet:reviews.parquet",
     )  # fmt: skip
 
     def table(self, split: str) -> Table:

@@ -48,7 +48,7 @@ READERS: Registry[type[Reader]] = Registry(
 
 
 def list_datasets() -> pd.DataFrame:
-    """Return a table of all datasets and formats: name, what they hold, form of the spec, source, licence, example."""
+    """Return a table of all datasets and formats: name, what they hold, form of the spec, source, license, example."""
     import pandas as pd
 
     return pd.DataFrame([asdict(card) for card in READERS.cards(DataCard).values()])

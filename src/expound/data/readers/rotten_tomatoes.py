@@ -32,7 +32,7 @@ class RottenTomatoes(Reader):
     card: ClassVar[DataCard] = DataCard(
         name="rotten_tomatoes", what="film reviews, sentence by sentence, two classes",
         form="rotten_tomatoes:FOLDER with rt-polarity.pos and rt-polarity.neg (Latin-1); split all is everything",
-        source="Pang and Lee 2005", licence="not stated by the authors; research use",
+        source="Pang and Lee 2005", license="not stated by the authors; research use",
         example="rotten_tomatoes:corpora/rt-polaritydata",
     )  # fmt: skip
 

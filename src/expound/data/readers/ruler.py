@@ -41,7 +41,7 @@ class Ruler(DividedFile):
     card: ClassVar[DataCard] = DataCard(
         name="ruler", what="needles in texts of any length; for generated text",
         form="ruler:FOLDER with validation.jsonl, or ruler:FILE; ?parts=10", source="Hsieh et al. 2024",
-        licence="Apache 2.0", example="ruler:corpora/ruler/niah_single_2",
+        license="Apache 2.0", example="ruler:corpora/ruler/niah_single_2",
     )  # fmt: skip
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:

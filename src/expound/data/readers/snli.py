@@ -34,7 +34,7 @@ class Snli(FilePerSplit):
     card: ClassVar[DataCard] = DataCard(
         name="snli", what="entailment between two sentences, three classes: SNLI, MultiNLI",
         form="snli:FOLDER with train.jsonl, dev.jsonl, test.jsonl or snli_1.0_*.jsonl or multinli_1.0_*.jsonl",
-        source="Bowman et al. 2015; Williams et al. 2018", licence="CC BY-SA 4.0; MultiNLI: OANC and others",
+        source="Bowman et al. 2015; Williams et al. 2018", license="CC BY-SA 4.0; MultiNLI: OANC and others",
         example="snli:corpora/snli",
     )  # fmt: skip
     names: ClassVar = {
@@ -57,7 +57,7 @@ class Xnli(FilePerSplit):
     card: ClassVar[DataCard] = DataCard(
         name="xnli", what="entailment between two sentences in 15 languages, three classes",
         form="xnli:FOLDER?language=CODE with xnli.dev.tsv, xnli.test.tsv (or .jsonl), multinli.train.CODE.tsv",
-        source="Conneau et al. 2018", licence="CC BY-NC 4.0", example="xnli:corpora/XNLI-1.0?language=sw",
+        source="Conneau et al. 2018", license="CC BY-NC 4.0", example="xnli:corpora/XNLI-1.0?language=sw",
     )  # fmt: skip
     labels: ClassVar = LABELS
     pairs: ClassVar = True

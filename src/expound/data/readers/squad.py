@@ -44,7 +44,7 @@ class Squad(DividedFile):
     card: ClassVar[DataCard] = DataCard(
         name="squad", what="questions about a paragraph, answered by a span or by none",
         form="squad:FOLDER with train-v2.0.json, dev-v2.0.json (or v1.1), or squad:FILE, divided by paragraph",
-        source="Rajpurkar et al. 2016, 2018", licence="CC BY-SA 4.0", example="squad:corpora/squad/dev-v2.0.json",
+        source="Rajpurkar et al. 2016, 2018", license="CC BY-SA 4.0", example="squad:corpora/squad/dev-v2.0.json",
     )  # fmt: skip
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:

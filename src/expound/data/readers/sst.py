@@ -42,7 +42,7 @@ class Phrase:
 
     @property
     def explains(self) -> bool:
-        """Whether its sentiment is stronger than that of every phrase within it."""
+        """Whether its sentiment is stronger than the sentiment of every phrase within it."""
         return not self.children or self.strength > self.inner
 
 
@@ -59,14 +59,14 @@ class Sst(FilePerSplit):
         name="sst", what="film reviews, sentence by sentence; rationales from phrase sentiments",
         form="sst:FOLDER with train.txt, dev.txt, test.txt (trees in brackets)",
         source="Socher et al. 2013; rationales after Carton et al. 2020",
-        licence="not stated by the authors; research use", example="sst:corpora/sst",
+        license="not stated by the authors; research use", example="sst:corpora/sst",
     )  # fmt: skip
 
     names: ClassVar = {"train": ("train.txt",), "dev": ("dev.txt",), "test": ("test.txt",)}
     labels: ClassVar = ("negative", "positive")
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """Yield the sentences of a file, except those with a neutral root."""
+        """Yield the sentences of a file, except sentences with a neutral root."""
         for where, line in split_lines(read_text(path), str(path)):
             root = parse(line, where)
             if root.label == NEUTRAL:

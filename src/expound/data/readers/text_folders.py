@@ -24,7 +24,7 @@ class TextFolders(FilePerSplit):
     card: ClassVar[DataCard] = DataCard(
         name="text_folders", what="any classification in folders by class, one text per file, such as IMDB's aclImdb",
         form="text_folders:FOLDER with SPLIT/CLASS/*.txt; ?held_out=0.1", source="yours; IMDB: Maas et al. 2011",
-        licence="the files'", example="text_folders:corpora/aclImdb",
+        license="the files'", example="text_folders:corpora/aclImdb",
     )  # fmt: skip
 
     names: ClassVar = {"train": ("train",), "dev": ("dev", "validation", "val"), "test": ("test",)}

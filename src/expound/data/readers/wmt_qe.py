@@ -47,7 +47,7 @@ class WmtQe(FilePerSplit):
     card: ClassVar[DataCard] = DataCard(
         name="wmt_qe", what="quality of machine translations (HTER), word tags as rationales; tasks 1 and 2 of WMT",
         form="wmt_qe:FOLDER with SPLIT.src, SPLIT.mt, and SPLIT.hter, SPLIT.source_tags, SPLIT.tags where there are",
-        source="Specia et al. 2018, 2020; Zerva et al. 2022", licence="that of each year's task",
+        source="Specia et al. 2018, 2020; Zerva et al. 2022", license="that of each year's task",
         example="wmt_qe:corpora/task2_en-de",
     )  # fmt: skip
     names: ClassVar = {split: (f"{split}.src", f"{split}/{split}.src") for split in ("train", "dev", "test")}

@@ -36,7 +36,7 @@ class Zhang(FilePerSplit):
     card: ClassVar[DataCard] = DataCard(
         name="zhang", what="AG News, DBpedia, Sogou, Yahoo, Yelp, Amazon as csv without a head line",
         form="zhang:FOLDER with train.csv, test.csv, perhaps classes.txt; lines are CLASS,TITLE,TEXT; ?held_out=0.1",
-        source="Zhang et al. 2015", licence="that of each corpus; research use", example="zhang:corpora/ag_news_csv",
+        source="Zhang et al. 2015", license="that of each corpus; research use", example="zhang:corpora/ag_news_csv",
     )  # fmt: skip
     names: ClassVar = {"train": ("train.csv",), "dev": ("dev.csv", "valid.csv"), "test": ("test.csv",)}
 
@@ -52,7 +52,7 @@ class Zhang(FilePerSplit):
             yield make_row((require_text(text, "text", where), None)) | {"label": require_label(label, numbers, where)}
 
     def _find_classes(self) -> tuple[Names, Names]:
-        """Return the numbers of the classes in the files, and their names: those of classes.txt, or the numbers."""
+        """Return the class numbers in the files, and the class names: from classes.txt, or the numbers as text."""
         listing = Path(self.path) / "classes.txt"
         if listing.is_file():
             names = [line.strip() for _, line in split_lines(read_text(listing), str(listing))]

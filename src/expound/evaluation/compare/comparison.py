@@ -1,4 +1,4 @@
-"""The result of a comparison: numbers per example, and the tables and pages rendered from them."""
+"""The result of a comparison: values per example, and the tables and pages rendered from them."""
 
 from __future__ import annotations
 

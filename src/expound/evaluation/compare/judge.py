@@ -56,7 +56,7 @@ def judge(
     Args:
         model: the model to explain.
         batch: the examples.
-        indices: [B] their numbers in the data.
+        indices: [B] their rows in the data.
         methods: explainers by name.
         metrics: metrics by column.
         target: see `expound.attribute`.

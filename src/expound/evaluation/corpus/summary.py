@@ -42,7 +42,7 @@ class Cluster:
         labels: explanations per class.
         mass: sum of each word's shares.
         words: the words whose mean share differs most from that in the whole corpus, with that mean.
-        nearest: the explanations nearest to the centre: (-distance, -number of the row, text).
+        nearest: the explanations nearest to the center: (-distance, -number of the row, text).
     """
 
     size: int = 0
@@ -112,7 +112,7 @@ def summarize(
         folder: the explained corpus.
         against: another corpus, explained by the same method, to compute the drift from.
         clusters: number of clusters, found by scikit-learn's MiniBatchKMeans over words' shares.
-        top: examples kept per cluster, and of those whose explanation and rationale disagree most.
+        top: examples kept per cluster, and of the examples whose explanation and rationale disagree most.
         min_count: leave out words that occur in fewer examples.
         seed: random seed of the clusters.
 
@@ -173,7 +173,7 @@ def rationale_auc(row: Mapping[str, Any]) -> float | None:
 
 
 def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[Cluster]:
-    """Return the clusters, largest first: one pass over the corpus finds their centres, another their content."""
+    """Return the clusters, largest first: one pass over the corpus finds their centers, another their content."""
     # Importing scikit-learn takes a second, which only this function needs.
     from sklearn.cluster import MiniBatchKMeans
 

@@ -68,7 +68,7 @@ class LocalWorkers:
             worker.process.join()
 
     def wait(self, seconds: float) -> list[TaskResult]:
-        """Return the results of the tasks that have ended, including those whose process died."""
+        """Return the results of the tasks that have ended, including tasks whose process died."""
         signs = list[Connection | int]()
         for worker in self.workers:
             if worker.task is not None:
@@ -82,7 +82,7 @@ class LocalWorkers:
         return [result for result in results if result is not None]
 
     def close(self) -> None:
-        """Ask running processes to save and end; kill those that have not ended after the grace period."""
+        """Ask running processes to save and end; kill the processes that still run after the grace period."""
         for worker in self.workers:
             worker.pipe.close()
             if worker.task is not None and worker.process.is_alive():
@@ -193,7 +193,7 @@ def _describe_exit(code: int | None) -> str:
 
 
 def _gpu_name(number: int) -> str:
-    """Return the name of a GPU among those that CUDA_VISIBLE_DEVICES lets this process see."""
+    """Return the name of a GPU that CUDA_VISIBLE_DEVICES lets this process see."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return names[number] if number < len(names) else str(number)
 

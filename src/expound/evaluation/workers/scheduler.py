@@ -60,7 +60,7 @@ def run_all(
     done: Collection[str] = (),
     minutes: float | None = None,
 ) -> Outcome:
-    """Run every task whose key is not among those that are `done`, and end the workers.
+    """Run every task whose key is not in `done`, and end the workers.
 
     A failed task fails its dependants only. A task that raises an error or whose process dies is tried three times; bad
     input is not. A task that another process executes is waited for. On a full disk no new task starts, nor after

@@ -42,7 +42,7 @@ class ValueZeroing(Explainer):
         return length + 1.0, 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> TokenScores:
-        """Compute the scores and those of every layer."""
+        """Compute the scores, and each layer's scores."""
         # One example at a time: the copies with one value zeroed each fill a pass.
         layers: list[Tensor] = []
         for row in range(len(batch)):

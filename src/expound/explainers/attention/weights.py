@@ -34,13 +34,13 @@ class LayerwiseAttention(SinglePass):
         """Compute the scores [B, N, L] of every layer whose attention was captured."""
 
     def combine_layers(self, rows: Tensor) -> Tensor:
-        """Return the scores [B, L] from those of the layers [B, N, L]: the last layer's."""
+        """Return the scores [B, L] from the layers' scores [B, N, L]: the last layer's."""
         return rows[:, -1]
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> TokenScores:
-        """Compute the scores, and those of every layer if all attentions were captured."""
+        """Compute the scores, and each layer's scores if all attentions were captured."""
         rows = self.layer_scores(model, batch, outputs, target)
         # A training step may have captured the last layer's attention only.
         has_all_layers = rows.shape[1] == model.attention_shape[0]

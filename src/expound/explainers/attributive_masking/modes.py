@@ -26,7 +26,7 @@ class SoftMasking(nn.Module):
 
     Args:
         mode: the vector m. `mask`: the embedding of the mask token, or of the unknown token of models without one.
-            `random`: that of a random token, drawn anew at each call. `predicted`: that of the token that a masked
+            `random`: a random token's, drawn anew at each call. `predicted`: the embedding of the token that a masked
             language model finds most likely at the position, except the original token. `learned`: a learned vector
             that starts as the mask token's. `omit`: no vector; log a is added to the attention that other positions
             give to the position, so that it has no effect at a = 0, while the other positions keep their numbers.
@@ -56,7 +56,7 @@ class SoftMasking(nn.Module):
         Args:
             model: the explained model.
             batch: B examples.
-            drawn: [B, L] numbers from [0, 1) that select the random tokens.
+            drawn: [B, L] uniform values from [0, 1) that select the random tokens.
         """
         if self.mode == "omit":
             return None

@@ -77,7 +77,7 @@ class MaskingNetwork(nn.Module):
         return self.answers[0] + answer.to(self.answers) @ self.answers[1:]
 
     def map_scores(self, retokenized: RetokenizedBatch, scores: Tensor) -> Tensor:
-        """Return scores of the explained model's tokens [B, L] from those of the own tokens [B, L']."""
+        """Return scores of the explained model's tokens [B, L] from scores of the network's tokens [B, L']."""
         return retokenized.map_scores(scores, self.settings.aggregation)
 
     def _encode(self, own: Batch, answer: Tensor) -> Tensor:

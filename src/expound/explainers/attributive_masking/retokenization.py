@@ -29,7 +29,7 @@ class RetokenizedBatch:
     sources: Tensor | None = None
 
     def map_scores(self, scores: Tensor, how: Aggregation = "max") -> Tensor:
-        """Return scores of the explained model's positions [B, L] from those of own ones [B, L']; 0 without a match."""
+        """Return scores of the explained model's positions [B, L] from the network's [B, L']; 0 without a match."""
         if self.sources is None:
             return scores
         exists = self.sources >= 0

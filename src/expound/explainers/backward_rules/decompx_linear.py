@@ -1,4 +1,4 @@
-"""Exact contributions in the network linearised at its own attention, norms and activation slopes."""
+"""Exact contributions in the network linearized at its own attention, norms and activation slopes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from expound.models.layers.held_factors import DerivativeRules
 
 @dataclass(frozen=True)
 class DecompXLinear(BackwardRules):
-    """Contribution of each position to the target's logit in the network linearised at this input. Signed, exact.
+    """Contribution of each position to the target's logit in the network linearized at this input. Signed, exact.
 
     With attention probabilities, norms' scales and activations' slopes (f(x)/x) held at their true values, the logit is
     affine in the representations x_k that enter the first layer: z = Σ_k ⟨∂z/∂x_k, x_k⟩ + the biases' share. One

@@ -1,4 +1,4 @@
-"""Representations times derivatives by modified rules: relevance propagation and linearised networks."""
+"""Representations times derivatives by modified rules: relevance propagation and linearized networks."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Alti(LayerMaps):
     """Aggregation of layer-wise token-to-token interactions (Ferrando et al. 2022). Unsigned; rows sum to 1.
 
     T_i(x_j) is the contribution of x_j, by attention and residual, to the attention block's output y_i, with its norm
-    linearised; c_ij = max(0, ‖y_i‖₁ − ‖y_i − T_i(x_j)‖₁), with rows normalized. Feed-forwards are ignored. In pre-norm
+    linearized; c_ij = max(0, ‖y_i‖₁ − ‖y_i − T_i(x_j)‖₁), with rows normalized. Feed-forwards are ignored. In pre-norm
     families no norm follows the block: T is the plain share and y the residual stream after attention. A position
     that attention does not reach scores 0; a row without any near position stays zero. As in the authors' code, shares
     are divided by the standard deviation without the norm's eps, which y_i has: they sum to y_i but for eps/σ².
@@ -72,7 +72,7 @@ def compute_shares(state: LayerState, rows: Tensor) -> tuple[Tensor, Tensor, Ten
     middle = state.middle[rows]
     if state.parts.norm_first:
         return middle, *state.decompose_middle(rows)
-    # The linearised norm is g ⊙ (u − mean(u)) / std(y): centring and g apply to the vectors, the std to the weights.
+    # The linearized norm is g ⊙ (u − mean(u)) / std(y): centering and g apply to the vectors, the std to the weights.
     norm = state.parts.norms[0]
     weights, vectors = state.decompose_middle(rows, norm.apply_without_scale)
     return norm(middle), weights / middle.std(-1, correction=0)[:, None], vectors

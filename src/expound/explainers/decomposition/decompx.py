@@ -39,7 +39,7 @@ class DecompX(Explainer):
         activation: the slope at which activations are held: `zero_origin` f(x)/x, `tangent` f'(x) with the rest shared
             as a bias, or `relu`, as if they were ReLUs (components then do not sum to the hidden states).
         feed_forward: include the feed-forwards; GlobEnc does not.
-        max_memory: bytes per chunk of intermediate tensors; the decomposed state, L²·d numbers, is extra.
+        max_memory: bytes per chunk of intermediate tensors; the decomposed state, L²·d floats, is extra.
     """
 
     returns_logits: ClassVar[bool] = True

@@ -18,7 +18,7 @@ from expound.explainers.decomposition.trace import LayerState
 class GlobEnc(LayerMaps):
     """Global token attribution from the encoder layers' norms (Modarressi et al. 2022). Unsigned.
 
-    N_ij is the length of the contribution of x_j to position i by attention and residual, through both linearised
+    N_ij is the length of the contribution of x_j to position i by attention and residual, through both linearized
     norms, without feed-forward and biases; rows do not sum to 1. In pre-norm families no norm follows either block, and
     N_ij is the length of the share in the residual stream after attention.
     """

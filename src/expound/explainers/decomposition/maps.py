@@ -59,7 +59,7 @@ class LayerMaps(Explainer):
         return [self.compute_map(state, everywhere) for state in trace.layers]
 
     def _compute_readout_rows(self, trace: Trace, weights: Tensor) -> Tensor:
-        """Return the readout's row [L] at each layer, followed by that of R_N: [N + 1, L]."""
+        """Return the readout's row [L] of each layer's matrix, then of R_N: [N + 1, L]."""
         everywhere = torch.arange(len(weights), device=weights.device)
         needed = weights.nonzero().flatten()
         weights = weights.to(trace.layers[0].x.dtype)

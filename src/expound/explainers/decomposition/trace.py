@@ -37,7 +37,7 @@ class LayerState:
         x: [L, d], the layer's input.
         middle: [L, d], x plus the output of attention, before any norm.
         end: [L, d], the input of the second norm of a post-norm layer, or the output of a pre-norm one.
-        scale: [L, 1], that of the norm of the feed-forward's output, if there is one.
+        scale: [L, 1], the scale of the norm of the feed-forward's output, if there is one.
     """
 
     parts: LayerParts
@@ -174,7 +174,7 @@ def check_parts(trace: Trace, tolerance: float, last: Tensor | None = None) -> N
 
 
 def compute_by_parts(state: LayerState) -> tuple[Tensor, Tensor]:
-    """Return the hidden states after the attention's residual connection, and those after the layer."""
+    """Return the hidden states after the attention's residual connection, and after the layer."""
     parts = state.parts
     before = state.x
     if parts.norm_first:

@@ -56,7 +56,7 @@ class AdaptivePath:
         return abs(sum(gaps)) <= allowed and sum(map(abs, gaps)) <= CANCELLATION * allowed
 
     def halve_intervals(self) -> None:
-        """Halve the interval with the largest error, and those whose error is nearly as large."""
+        """Halve the interval with the largest error, and intervals whose error is nearly as large."""
         gaps = [abs(gap) for gap in self.errors()]
         # Several intervals per round: the new points of one round share passes.
         least, middles = SPLIT_SHARE * max(gaps), []

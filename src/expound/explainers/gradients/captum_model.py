@@ -1,4 +1,4 @@
-"""An explained model in the form that Captum expects: a module from input embeddings to the explained number."""
+"""An explained model in the form that Captum expects: a module from input embeddings to the explained output."""
 
 from __future__ import annotations
 

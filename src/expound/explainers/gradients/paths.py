@@ -18,7 +18,7 @@ Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
 
 
 class GradientsAt(NamedTuple):
-    """Results at m of the points: their numbers `points` [m], the target's `score` [m], its `gradient` [m, L, d]."""
+    """Results at m of the points: their indices `points` [m], the target's `score` [m], its `gradient` [m, L, d]."""
 
     points: Tensor
     score: Tensor
@@ -40,7 +40,7 @@ def gradients_at(
         batch: B examples.
         target: [B], or [B, 2] for spans.
         rows: [M], the example of each point.
-        at: a function from the numbers of points [m] to their input embeddings [m, L, d].
+        at: a function from the indices of points [m] to their input embeddings [m, L, d].
         points_per_pass: default: by tokens.
 
     Gradients keep a graph to the model's weights if gradients are enabled.
@@ -96,7 +96,7 @@ def quadrature(rule: Rule, points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator[Tensor]:
-    """Yield the numbers of the points of each pass, those of long examples first."""
+    """Yield the indices of the points of each pass, points of long examples first."""
     sizes, order = batch.attended.sum(1)[rows].sort(descending=True, stable=True)
     if points_per_pass:
         yield from order.split(points_per_pass)

@@ -79,7 +79,7 @@ class UntrainedExplainer(SinglePass):
 
     Args:
         explainer_class: the class of the learned explainer.
-        options: arguments of the class, as values or text; sizes are those of the explained model.
+        options: arguments of the class, as values or text, without sizes, which the explained model determines.
     """
 
     explainer_class: type[LearnedExplainer]

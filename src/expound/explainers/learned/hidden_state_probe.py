@@ -23,7 +23,7 @@ class HiddenStateProbe(FittedExplainer):
     h^0 are the embeddings; each state is divided by its root mean square over the dimensions, so that layers have equal
     weight. Untrained, the score is the mean cosine of the two states over layers. A unit's score is the sum over its
     positions; for a target of several tokens it is the mean over the positions that predict them. `expound train at2
-    --learner hidden_state_probe` fits w to the effects of ablations, like the coefficients of `attention_to_source`.
+    --explainer hidden_state_probe` fits w to the effects of ablations, like the coefficients of `attention_to_source`.
 
     The probe is bilinear because, in a decoder, the states of sources precede the question and cannot depend on it: a
     probe that is linear in h_k could only measure how much a source matters to any question.
@@ -38,7 +38,7 @@ class HiddenStateProbe(FittedExplainer):
         unit="weighted product of states",
         equation=r"s_k = \sum_l \sum_i w_{li} \, \hat{h}^l_q[i] \, \hat{h}^l_k[i], \; w \text{ fitted to ablations}",
         use="A learned baseline for `attention_to_source`, fitted to the same ablations: `expound train at2 "
-        "--learner hidden_state_probe`.",
+        "--explainer hidden_state_probe`.",
         avoid="Do not use it for a single prompt or after few ablations: it has a coefficient for every dimension of "
         "every layer.",
     )  # fmt: skip

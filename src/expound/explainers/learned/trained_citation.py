@@ -49,7 +49,7 @@ class TrainedCitation(Explainer):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The trained method's id and parameters, and those of the citation."""
+        """The trained method's id and parameters, and the citation's parameters."""
         own: dict[str, Any] = {"unit": self.unit, "threshold": self.threshold}
         if self.lower_bound is not None:
             own["error_rate"] = self.lower_bound.error_rate
@@ -115,6 +115,6 @@ class TrainedCitation(Explainer):
 
 
 def sparsify(scores: Tensor, threshold: float) -> Tensor:
-    """Return the scores of units [.., U], with 0 for those below `threshold` times the largest, or below 0."""
+    """Return the scores of units [.., U]; scores below 0, or below `threshold` times the largest, become 0."""
     smallest = threshold * scores.amax(-1, keepdim=True).clamp(min=0)
     return torch.where((scores < smallest) | (scores <= 0), 0.0, scores)

@@ -128,7 +128,7 @@ def coalition_values(
         present: [M, B, U] the present units of each set.
         unit: [B, L] the unit of each position, −1 for positions that always stay.
         perturbation: how absent units are removed.
-        value: a function of logits and target for another number than the task's own.
+        value: a function of logits and target, if another output than the task's own is explained.
     """
     value = value or model.task.score_removal
     # Unit −1 becomes column 0, which is always present.

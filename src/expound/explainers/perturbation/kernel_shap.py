@@ -64,8 +64,8 @@ class KernelShap(CoalitionMethod):
         count = exists.sum(1, keepdim=True).clamp(min=1)
         equal = exists * (full - empty)[:, None] / count
         # Projection onto vectors with sum 0: the constraint is eliminated, and the regression is unconstrained.
-        centring = torch.diag_embed(exists) - exists[:, :, None] * exists[:, None, :] / count[..., None]
-        design = present @ centring
+        centering = torch.diag_embed(exists) - exists[:, :, None] * exists[:, None, :] / count[..., None]
+        design = present @ centering
         residual = values - empty[:, None] - (present @ equal[..., None])[..., 0]
         weighted = (weights[..., None] * design).transpose(1, 2)
         # A pseudoinverse, since the projection makes the system singular (and padding adds zero rows).

@@ -57,7 +57,7 @@ class Lime(CoalitionMethod):
         return Coalitions(present, np.ones(len(present)))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        """Return (Xᵀ W X + α I)⁻¹ Xᵀ W y, with X and y centred at their weighted means: [B, U].
+        """Return (Xᵀ W X + α I)⁻¹ Xᵀ W y, with X and y centered at their weighted means: [B, U].
 
         Raises:
             ExpoundError: the system is singular, which happens only without a penalty.
@@ -67,12 +67,12 @@ class Lime(CoalitionMethod):
         weights = weights * torch.exp(-(distance**2) / (2 * self.kernel_width**2))
         # Centring at the weighted means removes the intercept, so that it is not penalized.
         share = (weights / weights.sum(1, keepdim=True))[..., None]
-        centred = present - (share * present).sum(1, keepdim=True)
+        centered = present - (share * present).sum(1, keepdim=True)
         answers = values[..., None] - (share * values[..., None]).sum(1, keepdim=True)
-        weighted = (weights[..., None] * centred).transpose(1, 2)
+        weighted = (weights[..., None] * centered).transpose(1, 2)
         # Units that an example does not have get a 1 on the diagonal: the batch stays solvable, their weight is 0.
         penalty = torch.where(present.any(1), self.alpha, present.new_ones(())).diag_embed()
-        coefficients, singular = torch.linalg.solve_ex(weighted @ centred + penalty, weighted @ answers)
+        coefficients, singular = torch.linalg.solve_ex(weighted @ centered + penalty, weighted @ answers)
         if singular.any():
             raise ExpoundError("lime needs an alpha above 0 here: the samples do not tell all units apart")
         solved: Tensor = coefficients[..., 0]

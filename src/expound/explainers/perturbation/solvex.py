@@ -29,14 +29,14 @@ DIGITS = 6
 class Solvex(Explainer):
     """Ranks from the best order of removing units (Zhou and Shah 2023). Signed.
 
-    The best order maximizes the sum, over its beginnings R, of the objective: `comprehensiveness` p(x) − p(x∖R),
+    The best order maximizes the sum of the criterion over its beginnings R: `comprehensiveness` p(x) − p(x∖R),
     `sufficiency` p(R) − p(x), `difference` p(R) − p(x∖R), or `log_odds` log p(x) − log p(x∖R). Of n units, the one
-    removed t-th gets n − t. All scores are then shifted by the same o − ½, with the o that makes as many signs as
-    possible equal to those of the drops when a unit is removed alone. If the beam holds all sets, the order is optimal.
-    Differences below a millionth count as ties, which the first unit wins.
+    removed t-th gets n − t. All scores are then shifted by the same amount, so that as many signs as possible agree
+    with the drops when single units are removed. If the beam holds all sets, the order is optimal. Differences below a
+    millionth count as ties, which the first unit wins.
 
     Args:
-        criterion: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`, which the order maximizes.
+        criterion: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`.
         beam: number of orders kept at each length, the best one of each set of units.
         unit: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
@@ -121,7 +121,7 @@ class Solvex(Explainer):
 
 
 def _shift_ranks(ranks: NDArray[np.float64], drops: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ranks minus the o − ½ with which most signs equal those of the drops; the smallest o if several do."""
+    """Return ranks minus o − ½, for the smallest o with which the most signs agree with the drops' signs."""
     signs = np.sign(np.where(np.abs(drops) < NOTHING, 0.0, drops))
     shifts = np.arange(len(ranks) + 1) - 0.5
     agreeing = (np.sign(ranks - shifts[:, None]) == signs).sum(1)

@@ -173,7 +173,7 @@ def shapley_values(transform: Moebius, count: int) -> tuple[Floats, Floats]:
 
 
 def _spread_pairs(pairs: Tensor, unit: Tensor) -> Tensor:
-    """Return interactions of positions [B, L, L] from those of units [B, U, U], shared equally by pairs of tokens."""
+    """Return interactions of positions [B, L, L]: units' interactions [B, U, U], shared equally by pairs of tokens."""
     inside, index = unit >= 0, unit.clamp(min=0)
     size = torch.zeros_like(pairs[:, 0]).scatter_add_(1, index, inside.to(pairs))
     shared = pairs / (size[:, :, None] * size[:, None]).clamp(min=1)

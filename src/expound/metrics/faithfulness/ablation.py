@@ -30,7 +30,7 @@ RANDOM, LEAVE_ONE_OUT = get_args(Ablation)
 
 @dataclass(frozen=True, kw_only=True)
 class Lds(UnitMetric):
-    """Linear datamodelling score: Spearman's ρ between answers on sets of units and the sums of the sets' scores.
+    """Linear datamodeling score: Spearman's ρ between answers on sets of units and the sums of the sets' scores.
 
     Args:
         ablation: `random` sets, or `leave_one_out`, all units but one: then ρ between scores and the drops without each
@@ -50,7 +50,7 @@ class Lds(UnitMetric):
         name="lds", label="LDS", family="faithfulness", higher_is_better=True, paper="Cohen-Wang et al. 2024",
         bounds=(-1, 1),
         equation=r"\rho_{\text{Spearman}} \left( f(x_S), \sum_{i \in S} s_i \right)",
-        computed="Linear datamodelling score: the rank correlation, over 32 random sets S of units (`n_samples`; each "
+        computed="Linear datamodeling score: the rank correlation, over 32 random sets S of units (`n_samples`; each "
         "unit stays with probability ½, `keep_probability`), between the log-probability f of the explained answer "
         "with only S and the sum of the scores in S. {units} {masked}",
         read="From −1 to 1. 1: sums of scores order all sets as the model does; 0: no relation, as `random` has on "

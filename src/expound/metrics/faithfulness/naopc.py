@@ -35,7 +35,7 @@ Drops = Callable[[Tensor], Floats]
 
 @dataclass(frozen=True, kw_only=True)
 class Naopc(UnitMetric):
-    """Position of the method's AOPC between those of the worst and the best order of the units.
+    """Position of the method's AOPC between the worst and the best order's AOPC.
 
     `beam`: number of orders kept at each length if there are more than ten units; takes about 2 · beam · units² / 2
     passes.

@@ -108,15 +108,15 @@ class SoftErasure(Metric):
             distances.append(self.distance_between(model, whole, answers, target))
         return torch.stack(distances).mean(0)
 
-    def distance_between(self, model: ExplainedModel, one: Tensor, other: Tensor, target: Tensor) -> Tensor:
-        """Return the distance [B] of two answers [B, C] (spans: [B, 2, L])."""
+    def distance_between(self, model: ExplainedModel, whole: Tensor, erased: Tensor, target: Tensor) -> Tensor:
+        """Return the distance [B] between predictions on the whole and the erased input [B, C] (spans: [B, 2, L])."""
         if self.distance == "probability":
-            return (model.task.probability(one, target) - model.task.probability(other, target)).clamp(min=0)
+            return (model.task.probability(whole, target) - model.task.probability(erased, target)).clamp(min=0)
         if not model.task.supports("one_choice"):
             # Labels are independent: the distribution is that of the target label being on or off.
-            one, other = model.task.pick(one, target), model.task.pick(other, target)
-            one, other = torch.stack([one, 1 - one], -1), torch.stack([other, 1 - other], -1)
-        half = (one.sqrt() - other.sqrt()).square().sum(-1) / 2
+            whole, erased = model.task.pick(whole, target), model.task.pick(erased, target)
+            whole, erased = torch.stack([whole, 1 - whole], -1), torch.stack([erased, 1 - erased], -1)
+        half = (whole.sqrt() - erased.sqrt()).square().sum(-1) / 2
         # Start and end of a span are independent, so their Bhattacharyya coefficients multiply.
         squared = half if half.ndim == 1 else 1 - (1 - half).prod(-1)
         if self.distance == "hellinger":
@@ -200,7 +200,7 @@ def drop_elements(embeddings: Tensor, content: Tensor, keep: Tensor, uniform: Te
 
 
 def _draw_uniform(random: Sequence[np.random.Generator], content: Tensor, width: int) -> Tensor:
-    """Return uniform numbers [B, L, d] at content positions, each example's from its own generator."""
+    """Return uniform values [B, L, d] at content positions, each example's from its own generator."""
     drawn = torch.zeros(*content.shape, width, dtype=torch.float64)
     # Only content positions draw, so that padding of the batch does not change an example's numbers.
     for row, generator, positions in zip(drawn, random, content.cpu(), strict=True):

@@ -16,7 +16,7 @@ LEADING = frozenset({"cls_token", "distillation_token", "register_tokens"})
 
 
 def count_leading_tokens(model: nn.Module) -> int:
-    """Return the number of positions before an image's patches: the class token's and those of similar tokens."""
+    """Return the number of positions before an image's patches: the class token and similar tokens."""
     return sum(token.shape[1] for name, token in model.named_parameters() if name.rpartition(".")[2] in LEADING)
 
 

@@ -114,7 +114,7 @@ def _parse_numbers(names: Sequence[str]) -> list[int]:
 
 
 def _find_matches(name: str, known: Sequence[str]) -> list[int]:
-    """Return the indices of the known names that equal the name, else of those that share a beginning with it.
+    """Return the indices of the known names that equal the name, else of the names that share a beginning with it.
 
     Of two names that share a beginning, one is the whole beginning of the other.
     """

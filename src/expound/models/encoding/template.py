@@ -89,7 +89,7 @@ def encode_template(
         tokenizer: the tokenizer.
         template: the template.
         texts: as many as it has places.
-        special: the special tokens to add: all, only those before the prompt, or None.
+        special: the special tokens to add: all, only the ones before the prompt, or None.
         literal: numbers of the texts in which special tokens are plain characters; default: all.
     """
     whole, places = template.fill(texts)

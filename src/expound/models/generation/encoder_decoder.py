@@ -28,7 +28,7 @@ class EncoderDecoderModel(GeneratingModel):
     removed. Attention maps hold both sides: a position of the decoder has cross-attention and self-attention.
 
     Args:
-        model: an encoder-decoder with a language modelling head.
+        model: an encoder-decoder with a language modeling head.
         processing_class: its tokenizer; without it only batches made from ids work.
         max_length: the most tokens of a prompt, if fewer than the model allows.
 

@@ -34,7 +34,7 @@ class GeneratingModel(ExplainedModel):
         max_length: the most tokens of prompt and response together, if fewer than the model allows.
 
     Raises:
-        ExpoundError: a model without a language modelling head.
+        ExpoundError: a model without a language modeling head.
     """
 
     def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
@@ -45,7 +45,7 @@ class GeneratingModel(ExplainedModel):
                 "that is not explained; train an adapter of another kind, such as LoRA"
             )
         if unwrap_adapter(model).get_output_embeddings() is None:
-            raise ExpoundError(f"{type(model).__name__} has no language modelling head: it generates nothing")
+            raise ExpoundError(f"{type(model).__name__} has no language modeling head: it generates nothing")
         self.task = Generation()
 
     @property
@@ -212,7 +212,7 @@ def _mark_end(length: int, count: int) -> Tensor:
 
 
 def _read_rows(name: str, values: Any) -> list[Tensor]:
-    """Return the numbers [n] of one example or several, from lists, arrays or tensors."""
+    """Return the token ids [n] of one example or several, from lists, arrays or tensors."""
     try:
         # A flat list is one example; a list of rows may be ragged, which torch cannot read at once.
         if not isinstance(values, Sequence) or (len(values) and isinstance(values[0], int | bool)):

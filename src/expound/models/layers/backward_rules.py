@@ -31,7 +31,7 @@ def apply_backward_rules(
 
     Args:
         model: any Hugging Face model.
-        factors: how the held numbers are obtained.
+        factors: how the held factors are obtained.
         rules: the rules.
         explained: filled with what a proof needs.
     """

@@ -170,7 +170,7 @@ def _find_columns(trail: Trail, values: Tensor) -> tuple[Call, tuple[int, ...] |
 
 
 def _match_columns(output: Tensor, wanted: Tensor) -> tuple[int, ...] | None:
-    """Return which columns of an output [L, n] are those of another tensor [L, m], bit for bit; None: some are not."""
+    """Return which columns of an output [L, n] equal the columns of another tensor [L, m]; None: one has no equal."""
     place = {tuple(column): index for index, column in enumerate(output.T.tolist())}
     found = [place.get(tuple(column)) for column in wanted.T.tolist()]
     return None if None in found else tuple(index for index in found if index is not None)

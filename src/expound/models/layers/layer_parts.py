@@ -68,12 +68,12 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A LayerNorm (`centred`), an RMSNorm, or the identity (not `active`)."""
+    """A LayerNorm (`centered`), an RMSNorm, or the identity (not `active`)."""
 
     weight: Tensor | None
     bias: Tensor | None
     eps: float
-    centred: bool
+    centered: bool
     active: bool = True
 
     def scale(self, x: Tensor) -> Tensor:
@@ -82,14 +82,14 @@ class Norm:
             return x.new_ones(*x.shape[:-1], 1)
         # Squares of float16 activations overflow at 256.
         x = to_float32(x)
-        square = x.var(-1, correction=0, keepdim=True) if self.centred else x.pow(2).mean(-1, keepdim=True)
+        square = x.var(-1, correction=0, keepdim=True) if self.centered else x.pow(2).mean(-1, keepdim=True)
         return (square + self.eps).rsqrt()
 
     def linear(self, x: Tensor, scale: Tensor) -> Tensor:
         """Apply the norm with a fixed scale and without the bias, so that components of x can be normed one by one."""
         if not self.active:
             return x
-        scaled = (x - x.mean(-1, keepdim=True) if self.centred else x) * scale
+        scaled = (x - x.mean(-1, keepdim=True) if self.centered else x) * scale
         return scaled if self.weight is None else scaled * self.weight
 
     def apply_without_scale(self, x: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def _choose_head_copy(module: Any) -> nn.Module:
 
 
 def _add_adapters(module: Any) -> Affine:
-    """Return the weights of a linear layer with those of its active LoRA adapters."""
+    """Return the weights of a linear layer, its active LoRA adapters added."""
     affine = to_affine(module.base_layer)
     if module.merged or module.disable_adapters:
         return affine
@@ -176,7 +176,7 @@ def to_norm(module: nn.Module) -> Norm:
     """
     # ModernBERT's first layer has an identity in place of its attention's norm.
     if isinstance(module, nn.Identity):
-        return Norm(None, None, 0.0, centred=False, active=False)
+        return Norm(None, None, 0.0, centered=False, active=False)
     if not is_norm_layer(module):
         raise ExpoundError(f"expected a LayerNorm or RMSNorm, got {type(module).__name__}")
     norm: Any = module
@@ -185,12 +185,12 @@ def to_norm(module: nn.Module) -> Norm:
         weight = 1 + weight
     bias = None if getattr(norm, "bias", None) is None else read_weight(norm, "bias")
     if isinstance(module, nn.LayerNorm):
-        return Norm(weight, bias, norm.eps, centred=True)
+        return Norm(weight, bias, norm.eps, centered=True)
     eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
     # torch.nn.RMSNorm reads eps=None as the machine epsilon of its type.
     if eps is None:
         eps = torch.finfo(norm.weight.dtype).eps
-    return Norm(weight, None, eps, centred=False)
+    return Norm(weight, None, eps, centered=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class OperationRules(TorchFunctionMode):
     All other functions keep their derivatives.
 
     Args:
-        factors: how the held numbers are obtained.
+        factors: how the held factors are obtained.
         rules: the rules.
         is_frozen: no weight has a gradient, so that whatever has one depends on the input.
         explained: filled with what a proof needs, see `prove_rules`.
@@ -215,13 +215,13 @@ class OperationRules(TorchFunctionMode):
             dims = tuple(range(-len(given.get("normalized_shape", given.get("shape"))), 0))
         # torch reads eps=None as the machine epsilon of the type.
         eps = torch.finfo(x.dtype).eps if eps is None else eps
-        wide, is_centred = to_float32(x), name != "rms_norm"
+        wide, is_centered = to_float32(x), name != "rms_norm"
 
         def measure() -> Tensor:
-            square = wide.var(dims, correction=0, keepdim=True) if is_centred else wide.pow(2).mean(dims, keepdim=True)
+            square = wide.var(dims, correction=0, keepdim=True) if is_centered else wide.pow(2).mean(dims, keepdim=True)
             return (square + eps).rsqrt()
 
-        scaled = (wide - wide.mean(dims, keepdim=True) if is_centred else wide) * self.factors.take(measure)
+        scaled = (wide - wide.mean(dims, keepdim=True) if is_centered else wide) * self.factors.take(measure)
         scaled = scaled.to(x.dtype).reshape(shape)
         scaled = scaled if weight is None else scaled * weight
         self._mark(scaled, Origin(), name)

@@ -76,7 +76,7 @@ def _follow_calls(name: str, module: nn.Module, explained: Explained) -> ExitSta
 
 
 def _project(explained: Explained, score: Tensor) -> Tensor:
-    """Return the score plus a projection of attention's logits, those of masked positions left out."""
+    """Return the score plus a projection of attention's logits, without the logits of masked positions."""
     for logits in explained.attention_logits:
         seen = logits.detach().softmax(-1) > 0
         score = score + logits.masked_fill(~seen, 0).sum()

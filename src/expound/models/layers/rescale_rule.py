@@ -190,17 +190,17 @@ def _share_quotient(a: Tensor, b: Tensor, a0: Tensor, b0: Tensor) -> Tensor:
 
 
 def _rescale_norm(norm: Norm, x: Tensor, x0: Tensor) -> Tensor:
-    """Return what has the Jacobian of a norm with the means of both centred inputs, deviations and outputs in it.
+    """Return what has the Jacobian of a norm with the means of both centered inputs, deviations and outputs in it.
 
-    As c = y·σ for the centred input c, (c − c₀) = σ̄ (y − y₀) + ȳ (σ − σ₀), and σ² is a mean of squares. The product
+    As c = y·σ for the centered input c, (c − c₀) = σ̄ (y − y₀) + ȳ (σ − σ₀), and σ² is a mean of squares. The product
     c·(1/σ) would be exact too, but its slopes grow without bound as the baseline's σ₀ approaches 0.
     """
     unweighted = replace(norm, weight=None, bias=None)
     point, point0 = to_float32(x.detach()), to_float32(x0)
     deviation = (1 / norm.scale(point) + 1 / norm.scale(point0)) / 2
     output = (unweighted(point) + unweighted(point0)) / 2
-    centred, middle = unweighted.apply_without_scale(x), unweighted.apply_without_scale((point + point0) / 2)
-    slopes = (centred - output * (middle * centred).mean(-1, keepdim=True) / deviation) / deviation
+    centered, middle = unweighted.apply_without_scale(x), unweighted.apply_without_scale((point + point0) / 2)
+    slopes = (centered - output * (middle * centered).mean(-1, keepdim=True) / deviation) / deviation
     return slopes if norm.weight is None else slopes * norm.weight.detach()
 
 

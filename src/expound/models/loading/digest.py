@@ -23,7 +23,7 @@ def digest_weights(model: nn.Module) -> str:
 
 
 def digest_processor(processor: Any) -> str:
-    """Return a digest of a tokenizer's or image processor's settings, without those of truncation and padding."""
+    """Return a digest of a tokenizer's or image processor's settings, truncation and padding left out."""
     if hasattr(processor, "backend_tokenizer"):
         return digest_of(get_tokenizer_definition(processor))
     return digest_of(processor.to_dict() if hasattr(processor, "to_dict") else None)

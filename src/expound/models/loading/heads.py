@@ -52,7 +52,7 @@ def choose_loader(name: str, config: Any, task: str | None, *, has_adapter: bool
     if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
         raise ExpoundError(
             f"{name} holds {architecture:.80}, an encoder with a decoder: those are explained in what they say "
-            "(task='generation'), by a language modelling head"
+            "(task='generation'), by a language modeling head"
         )
     is_known = hasattr(transformers, architecture) or (trust_remote_code and getattr(config, "auto_map", None))
     # transformers would load the weights into its own class for the model type, which may read them in another way.

@@ -95,7 +95,7 @@ def load(
         template: the prompt.
         labels: how each label continues the prompt, as a list or by name.
         max_length: the most tokens of a text, if fewer than the model allows.
-        trust_remote_code: run modelling code that comes with the checkpoint.
+        trust_remote_code: run modeling code that comes with the checkpoint.
         allow_incomplete_weights: explain a checkpoint although weights are missing, or left over.
         device_map: where the parts of a model loaded by name go, see Accelerate: "auto" fills the GPUs, then the
             memory, then the disk; instead of `device`.

@@ -22,7 +22,7 @@ MASK_FIELDS = ("response", "readout_mask", "decoder_mask")
 
 
 class PerturbedInputs(Protocol):
-    """M perturbed inputs. `lengths` [M]: their numbers of positions; `places` [M, L] bool: those positions."""
+    """M perturbed inputs. `lengths` [M]: how many positions each has; `places` [M, L] bool: which positions."""
 
     lengths: Tensor
     places: Tensor
@@ -200,7 +200,7 @@ class Masking(Replacement):
         return None
 
     def run(self, rows: Tensor) -> list[Tensor]:
-        """Run one pass over these inputs; positions are those of the whole input."""
+        """Run one pass over these inputs; position ids count in the whole input."""
         batch, columns = self.batch.select(self.example[rows]).trim_padding()
         mask = {"attention_mask": self.keep[rows, columns].long()}
         return _run_batch(self.model, replace(batch, inputs=batch.inputs | mask))

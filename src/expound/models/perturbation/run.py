@@ -81,7 +81,7 @@ def _run_distinct(
     model: HuggingFaceModel, inputs: PerturbedInputs, perturbation: RemovalMethod, cache: PerturbationCache,
     shares_beginnings: bool,
 ) -> Tensor:  # fmt: skip
-    """Return the logits of every input, [M, C] (spans: [M, 2, L]), and add those of new inputs to the cache."""
+    """Return the logits of every input, [M, C] (spans: [M, 2, L]), and add logits of new inputs to the cache."""
     keys = inputs.compute_keys()
     first, number = _find_distinct(keys)
     # −1 fills keys up, so it is left out: an input has the same name in batches of any length.

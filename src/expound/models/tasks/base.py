@@ -132,7 +132,7 @@ class Task(ABC):
         return self.pick(logits, target)
 
     def score(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the number [..., B] that gradients explain, from logits [..., B, C]."""
+        """Return the output [..., B] that gradients explain, from logits [..., B, C]."""
         if self.output == "prob":
             return self.probability(self.probabilities(logits), target)
         if self.output == "log_prob":
@@ -140,7 +140,7 @@ class Task(ABC):
         return self.logit(logits, target)
 
     def score_removal(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the number [..., B] whose drop removal methods report, from logits: `output`, or the probability."""
+        """Return the output [..., B] whose drop removal methods report, from logits: `output`, or the probability."""
         if self.output is None:
             return self.probability(self.probabilities(logits), target)
         return self.score(logits, target)

@@ -122,7 +122,7 @@ class Generation(Task):
         return self.pick(logits, target)[..., 0]
 
     def score(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the span's output; with foils minus that of the foils, each predicted from the response's prefix."""
+        """Return the span's output, minus the foil's output if there is one; both continue the same prefix."""
         picked = self.pick(logits, target)
         has_foils = picked.shape[-1] > 2
         # The normalizer of a position cancels out, so log-probabilities differ by as much as logits.

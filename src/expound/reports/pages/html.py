@@ -130,7 +130,7 @@ def format_bounds(card: MetricCard) -> str:
 
 
 def _method_titles(board: Leaderboard, curves: Sequence[Curve], examples: Sequence[ExampleView]) -> dict[str, str]:
-    """Return the title of every method, those of the table first."""
+    """Return the title of every method, the table's methods first."""
     names = dict.fromkeys([*board.rows, *(curve.method for curve in curves)])
     for example in examples:
         names |= dict.fromkeys(example.attributions)

@@ -50,7 +50,7 @@ def paired_test(
     """Return the two-sided p-value of the difference of two rows, averaged over runs that are paired by seed.
 
     `permutation` swaps the two rows' values of an example, in all runs at once. `bootstrap` draws examples with
-    replacement and compares the centred differences with the observed one. Only examples of all runs are used.
+    replacement and compares the centered differences with the observed one. Only examples of all runs are used.
 
     Raises:
         ExpoundError: different numbers of runs, or no example in common.

@@ -67,7 +67,7 @@ def _render_answer(request: Request, explorer: Explorer, question: Question, is_
 def _render_page(
     request: Request, explorer: Explorer, question: Question, problems: Mapping[str, str] = NOTHING, **values: Any
 ) -> Response:
-    """Return the page of a question; `problems` are those of the form's fields, by name."""
+    """Return the page of a question; `problems`: what is wrong with the form's fields, by name."""
     model = explorer.models[question.model]
     is_prompt = explorer.is_prompt(question)
     return render_page(

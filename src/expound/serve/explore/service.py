@@ -318,7 +318,7 @@ class Explorer:
         return self._responses.add(question.input, row)
 
     def list_methods(self, model: str) -> list[str]:
-        """Return the methods that apply to a model; those that have not been tried are among them."""
+        """Return the methods that apply to a model; methods that have not been tried yet are included."""
         return [name for name in self.methods if self._applies.get((model, name), True)]
 
     def try_methods(self, model: str, stop: Event | None = None) -> None:

@@ -58,7 +58,7 @@ class CriterionTrainer(ObjectiveTrainer):
     # -- figures -----------------------------------------------------------------------------------------------------
 
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
-        """Return the task's figures and those of the criteria."""
+        """Return the task's figures and the criteria's."""
         return super().score_predictions(predicted, dataset) | self.evaluate_criteria(dataset)
 
     @torch.no_grad()

@@ -26,13 +26,13 @@ HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
 class SimulatingStudent(nn.Module):
     """A student with an optimizer of its own, whose weights require gradients inside `requiring_gradients` only.
 
-    Weights that require none when it is made, as those under adapters, are not trained.
+    Weights that require none when it is made, as weights under adapters, are not trained.
 
     Args:
         model: a pretrained model that was not fine-tuned, with the tokenizer of the explained model.
         weight: β, the weight of the explanations in its loss; above 0.
         optimizer: `sgd` (without momentum) or `adamw` (without decay).
-        special_tokens: whether its explanation r* includes special tokens, as those it learns from do.
+        special_tokens: whether its explanation r* includes special tokens, as the explanations it learns from do.
 
     Raises:
         ExpoundError: another optimizer, or a weight that is not above 0.

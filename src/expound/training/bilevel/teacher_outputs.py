@@ -97,7 +97,7 @@ def teacher_outputs(
         teacher: the model that encodes the examples.
         data: examples in canonical form.
         compute: returns values [B, K, L] of a batch.
-        folder: folder of the file that keeps the values until the process ends. Default: that of temporary files.
+        folder: folder of the file that keeps the values until the process ends. Default: the folder of temporary files.
     """
     starts, lengths, filled, channels = [0] * len(data), [0] * len(data), 0, 0
     with tempfile.TemporaryFile(dir=folder) as file, torch.no_grad():

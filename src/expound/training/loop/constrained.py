@@ -46,7 +46,7 @@ def is_patience_exhausted(evaluations: Iterable[tuple[bool, float]], patience: i
 
 
 def derive_feasibility(objectives: Sequence[Objective], figures: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of a loss with constraints, from those of its evaluation; none for other losses.
+    """Return the figures of a loss with constraints, from its evaluation's figures; none for other losses.
 
     `feasible` is 1 if all constraints hold, else 0. `feasible_cross_entropy` is infinite for an infeasible epoch, so
     that `metric_for_best_model="feasible_cross_entropy"` never chooses one.

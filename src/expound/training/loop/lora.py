@@ -24,7 +24,7 @@ PEFT_TASKS = {"span": None, "generation": "CAUSAL_LM"}
 
 
 def choose_weights(model: ExplainedModel, options: RunOptions) -> None:
-    """Add the adapters that the options of a run ask for, or continue those of the model; else all weights are trained.
+    """Add the adapters that a run's options ask for, or continue the model's; else all weights are trained.
 
     Raises:
         ExpoundError: quantized weights without adapters, or PEFT is not installed.
@@ -132,7 +132,7 @@ def adapt_like(student: ExplainedModel, model: ExplainedModel) -> None:
 
 
 def inject_lora(model: nn.Module, **params: Any) -> None:
-    """Add adapters inside a module, without PEFT's model around it; `params` are those of `make_config`."""
+    """Add adapters inside a module, without PEFT's model around it; `params`: see `make_config`."""
     config = make_config(**params)
     from peft import inject_adapter_in_model  # noqa: PLC0415
 

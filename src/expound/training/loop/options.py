@@ -54,7 +54,7 @@ IRRELEVANT_ARGUMENTS = frozenset(
 class RunOptions:
     """The options of one training run. None means: use the recipe's own value.
 
-    `arguments` are those of transformers' `TrainingArguments`, by name; `callbacks` and `compute_metrics` are passed to
+    `arguments`: values of transformers' `TrainingArguments`, by name; `callbacks` and `compute_metrics` are passed to
     the Trainer. The annotation of every other field is its help text in `expound train`, with its limits.
     """
 
@@ -163,7 +163,7 @@ class RunOptions:
             )
 
     def fill_defaults(self, arguments: Mapping[str, Any], **defaults: Any) -> RunOptions:
-        """Return the options with defaults for those that are None; `arguments` yield to the options' own."""
+        """Return the options with defaults where they are None; `arguments` yield to the options' own."""
         missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         return replace(self, arguments={**arguments, **self.arguments}, **missing)
 

@@ -214,7 +214,7 @@ class ObjectiveTrainer(TermTrainer):
         return False
 
     def evaluate_finished(self) -> dict[str, float]:
-        """Return the figures of the trained model: those of its checkpoint, if it is one that was evaluated."""
+        """Return the figures of the trained model: its checkpoint's, if that was evaluated."""
         if not self.finalize_model() and self.args.load_best_model_at_end:
             for entry in self.state.log_history:
                 if entry.get("step") == self.state.best_global_step and "eval_loss" in entry:
