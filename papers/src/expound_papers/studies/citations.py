@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from expound_papers.studies.corpora import MINILM, SNLI, SST
 from expound_papers.study import Data, Explainer, Model, Significance, Study, Training, choose, register
 
 KINDS = {"One note": "one hop", "Redundant": "redundant", "Two notes": "two hops"}
@@ -166,20 +167,16 @@ def cite_classifiers(study: Study) -> None:
     rate: dict[str, Any] = {"max_steps": 4 if trial else 100 if small else 1000}
     rate |= {"per_device_train_batch_size": 16 if small else 32, "learning_rate": 2e-5 if small else 1e-5}
     study.arguments = rate
-    sst, snli = "sst:${EXPOUND_DATA:-data}/sst", "snli:${EXPOUND_DATA:-data}/snli"
 
     def take(count: int, few: int, all_rows: int | None) -> int | None:
         return few if trial else count if small else all_rows
 
-    data = Data("sst-train", sst, split="train", limit=take(2400, 64, None))
+    data = Data("sst-train", SST, split="train", limit=take(2400, 64, None))
     training = Training("SST", data, data.but("sst-dev", split="dev", limit=take(200, 8, None)))
-    pairs = Data("snli-train", snli, split="dev" if small else "train", limit=take(2400, 64, 100000))
+    pairs = Data("snli-train", SNLI, split="dev" if small else "train", limit=take(2400, 64, 100000))
     dev = pairs.but("snli-dev", split="dev", limit=take(50, 8, 2000), exclude=(pairs,) if small else ())
     on_pairs = Training("SNLI", pairs, dev)
-    sources = (
-        "${EXPOUND_MODELS:-../shared/models}/minilm-sst2",
-        "${EXPOUND_BACKBONE:-sentence-transformers/all-MiniLM-L6-v2}",
-    )
+    sources = "${EXPOUND_MODELS:-../shared/models}/minilm-sst2", MINILM
     if not small:
         sources = "textattack/roberta-base-SST-2", "roberta-base"
     tuned, model = (
@@ -202,10 +199,10 @@ def cite_classifiers(study: Study) -> None:
         "random": "random",
     }
     lds = {"LDS": "lds?n_samples=64"}
-    study.judge("words", runs, Data("SST2", sst, limit=take(100, 4, 800)), explainers, lds)
-    study.judge("pairs' words", of_pairs, Data("SNLI", snli, limit=take(100, 4, 800)), explainers, lds)
-    study.judge("answers", runs, Data("SST2 whole", sst, limit=take(800, 8, None)))
-    study.judge("pairs' answers", of_pairs, Data("SNLI whole", snli, limit=take(800, 8, None)))
+    study.judge("words", runs, Data("SST2", SST, limit=take(100, 4, 800)), explainers, lds)
+    study.judge("pairs' words", of_pairs, Data("SNLI", SNLI, limit=take(100, 4, 800)), explainers, lds)
+    study.judge("answers", runs, Data("SST2 whole", SST, limit=take(800, 8, None)))
+    study.judge("pairs' answers", of_pairs, Data("SNLI whole", SNLI, limit=take(800, 8, None)))
     shown = [name for name in explainers if "logit" not in name]
     fields: dict[str, Any] = {"columns": "dataset", "decimals": 3}
     rows = ["recipe", "explainer"]

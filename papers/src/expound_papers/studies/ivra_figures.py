@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from expound_papers.studies.ivra import (
-    COEFS,
-    IDS,
-    LAST,
-    METRICS,
-    POST_HOC,
-    STUDENT,
-    TASKS,
-    Setup,
-    list_sets,
-    train_sets,
-)
+from expound_papers.studies.corpora import REVIEWS, SNLI
+from expound_papers.studies.ivra import COEFS, IDS, LAST, METRICS, POST_HOC, STUDENT, TASKS, Setup
+from expound_papers.studies.ivra_tables import list_sets, train_sets
 from expound_papers.study import Data, Explainer, Study, Training, choose, register
 
 THREE = ["COMP", "SUFF", "CONS"]
@@ -131,8 +122,7 @@ def ivra_fig_8(study: Study) -> None:
     others = list[Training]()
     if study.is_small:
         # Customer reviews for SST; no second corpus of entailment is there.
-        reviews = "labeled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
-        train = Data("other-sentiment-train", reviews, split="train", limit=600)
+        train = Data("other-sentiment-train", REVIEWS, split="train", limit=600)
         dev = train.but("other-sentiment-dev", split="dev", limit=None, rows=(0, 100))
         pool = train.but("other-sentiment-pool", limit=64)
         tests = {"Sentiment": train.but("Other sentiment", split="test", limit=None, rows=(0, 100))}
@@ -206,7 +196,7 @@ def ivra_fig_9(study: Study) -> None:
     Ten epochs of all; at small scale one.
     """
     setup, small = Setup(study, TASKS[1:2]), study.is_small
-    spec, split = ("snli:${EXPOUND_DATA:-data}/snli", "dev") if small else ("hub:stanfordnlp/snli", "train")
+    spec, split = (SNLI, "dev") if small else ("hub:stanfordnlp/snli", "train")
     data = []
     for count in (32, 128, 512) if small else (10, 100, 1000, 10000, 100000):
         pairs = Data(f"pairs-{count}", spec, split=split, limit=count)

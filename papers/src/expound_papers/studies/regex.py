@@ -6,10 +6,10 @@ The baseline is the same training without the three terms, so that nothing but t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from expound_papers.study import Data, Model, Runs, Study, Training, choose, register
+from expound_papers.studies.corpora import MINILM, SST
+from expound_papers.study import Data, Model, Runs, Study, Training, choose
 
 OFF = {"gradient_weight": 0.0, "adversarial_weight": 0.0, "guidance_weight": 0.0}
 SIX = ["RAND", "α∇α", "α", "DeepLift", "x∇x", "IG"]
@@ -52,8 +52,7 @@ class Setup:
             # MiniLM in place of BERT, short sentences; small batches, on all of which the terms are computed. Inside
             # the paper's radius of 1e-5 a perturbation of these embeddings moves no answer: here it is as large as a
             # step.
-            source = "${EXPOUND_BACKBONE:-sentence-transformers/all-MiniLM-L6-v2}"
-            self.model = Model("encoder", source, max_length=96)
+            self.model = Model("encoder", MINILM, max_length=96)
             self.explainers |= {"DX": "decompx_linear", "x∇x (sum)": "input_x_gradient"}
             self.given |= {"n_steps": 3, "radius": 1e-3}
             # Seeds differ in the initialization, not in the order of the data: Table 3 asks for that, and shares the
@@ -64,9 +63,8 @@ class Setup:
             }  # fmt: skip
             short = {"longest": {"words": 12}}
             limits = {"train": {"limit": 400} | short, "dev": {"limit": 100} | short, "test": {"limit": 100} | short}
-        sst = "sst:${EXPOUND_DATA:-data}/sst"
-        train, dev = (Data(f"sst-{split}", sst, split=split, **limits[split]) for split in ("train", "dev"))
-        self.test, self.training = Data("SST", sst, **limits["test"]), Training("SST", train, dev)
+        train, dev = (Data(f"sst-{split}", SST, split=split, **limits[split]) for split in ("train", "dev"))
+        self.test, self.training = Data("SST", SST, **limits["test"]), Training("SST", train, dev)
 
     def train(self, name: str, **parameters: Any) -> Runs:
         """Train with REGEX's terms."""
@@ -122,263 +120,3 @@ def make_families(setup: Setup) -> dict[str, tuple[Training, Data]]:
         train, dev = (Data(f"{short}-{split}", spec, split=split) for split in ("train", "dev"))
         found[name] = Training(name, train, dev), Data(name, spec)
     return found
-
-
-@register
-def regex_table_1(study: Study) -> None:
-    """REGEX, Table 1: normalized sufficiency and comprehensiveness in domain and out of it."""
-    setup, where = Setup(study), {}
-    if study.is_small:
-        reviews = "labeled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
-        data = [setup.test, Data("Reviews", reviews, split="all", limit=60, longest={"words": 12})]
-        explainers = choose(setup.explainers, *EIGHT)
-        study.judge("faithfulness", setup.train_both(), data, explainers, METRICS, limits={"IG": 30})
-        where = {"explainer": [*setup.explainers]}
-    else:
-        families = [*make_families(setup).values()]
-        trainings = [training for training, _ in families]
-        both = [setup.train("Baseline", data=trainings, **OFF), setup.train("REGEX", data=trainings)]
-        for name, some in {"faithfulness": families[:3], "faithfulness on Amazon": families[3:]}.items():
-            runs = [each.at(training=training.name) for each in both for training, _ in some]
-            study.judge(name, runs, [test for _, test in some], choose(setup.explainers, *SIX), METRICS)
-    caption = "Normalized sufficiency and comprehensiveness, models trained on the first and tested on the second"
-    setup.add_table("table-1", caption, ["training", "dataset", "recipe"], where=where)
-    columns, where = ["training", "dataset", "metric"], where | {"recipe": ["Baseline"]}
-    setup.add_table("by-explainer", "The same of the baseline, by explainer", "explainer", columns, where=where)
-    how: dict[str, Any] = {"metrics": "f1_macro", "scale": 100, "decimals": 1}
-    setup.add_table("full-text", "Macro-F1 on full texts", ["training", "dataset"], "recipe", **how)
-
-
-@register
-def regex_table_2(study: Study) -> None:
-    """REGEX, Table 2 and 9: models that see the words alone that an explanation chose (FRESH).
-
-    The source SST keeps 20 % of the words; for IMDB (2 %), Yelp (10 %) and Amazon (20 %) change training and ratio.
-    """
-    setup, number = Setup(study), 0
-    baseline, trained = setup.train_both()
-    study.judge("whole", [baseline, trained], setup.test)
-    steps = "&n_steps=8" if study.is_small else ""
-    specs = {"α∇α": "scaled_attention", "α": "attention_last", "DeepLift": LIFT, "x∇x": "input_x_gradient"}
-    specs["IG"] = f"integrated_gradients?baselines=zero{steps}"
-    for support in (baseline, trained):
-        for explainer, spec in specs.items():
-            number += 1
-            name, how = f"FRESH {explainer}, {support.name}", {"fraction": 0.2, "explained_model": support}
-            runs = study.train(
-                name, "fresh", setup.training, setup.model, explainer=spec, fraction=0.2, explained_model=support
-            )
-            given: dict[str, Any] = {"explainer": spec} | how
-            study.judge(f"rationales-{number}", runs, setup.test, protocol="select_then_predict", **given)
-    caption = "Macro-F1 on the 20 % of the words that an explanation of the baseline, or of REGEX, puts first"
-    how = {"scale": 100, "decimals": 1}
-    setup.add_table("table-2", caption, "recipe", "dataset", metrics="rationale_f1_macro", **how)
-    where = {"recipe": ["Baseline", "REGEX"]}
-    setup.add_table("full-text", "Macro-F1 on full texts", "recipe", "dataset", metrics="f1_macro", where=where, **how)
-
-
-def compare_initializations(study: Study, model: Model | None = None) -> None:
-    """Explanations of models from different initializations, and of one whose head is untrained."""
-    setup = Setup(study, model)
-    study.arguments = {**study.arguments, "data_seed": 0}
-    study.seeds = 3 if study.is_small else 4
-    arguments = {"learning_rate": 0, "max_steps": 1}
-    runs = setup.train_both()
-    untrained = study.train("Untrained", "baseline", setup.training, setup.model, seeds=[99], arguments=arguments)
-    explainers = choose(setup.explainers, *SIX[1:])
-    study.judge("kept", [*runs, untrained], setup.test, explainers, keep_attributions=True)
-    study.compare("DIT", "kept", TOP)
-    study.compare("UIT", "kept", TOP, against=untrained)
-    caption = "Jaccard similarity of the top 25 % of the tokens: "
-    caption += "with the other initializations (DIT), with the untrained model (UIT)"
-    setup.add_table("table-3", caption, metrics=["DIT", "UIT"], where={"recipe": ["Baseline", "REGEX"]})
-    for each in runs:
-        study.figure(
-            f"table-3-{each.name.lower()}", "agreement", f"{each.name}, scaled attention", between="seeds", measure=TOP,
-            where={"recipe": each.name, "explainer": "α∇α"},
-        )  # fmt: skip
-
-
-@register
-def regex_table_3(study: Study) -> None:
-    """REGEX, Table 3: explanations of models from different initializations, and of one whose head is untrained."""
-    compare_initializations(study)
-
-
-@register
-def regex_table_8(study: Study) -> None:
-    """REGEX, Table 8: as Table 3 with a larger model."""
-    # At small scale the same test with a model that is not larger: no larger one fits it.
-    compare_initializations(study, Model("encoder", "FacebookAI/roberta-large", max_length=256))
-
-
-def ablate(study: Study) -> Setup:
-    """Judge REGEX without its parts, and guided by other teachers. The norm of a saliency is the method's own."""
-    setup = Setup(study)
-    without: dict[str, Mapping[str, Any]] = {
-        "w/o robustness improvement": {"gradient_weight": 0.0, "adversarial_weight": 0.0},
-        "w/o virtual adversarial training": {"adversarial_weight": 0.0},
-        "w/o input gradient regularization": {"gradient_weight": 0.0},
-        "w/o explanation guided training": {"guidance_weight": 0.0},
-    }
-    if study.is_small:
-        # What decides: REGEX without each of its parts, and the baseline.
-        runs = [setup.train("REGEX")]
-        for name, parameters in without.items():
-            if "input gradient" not in name:
-                runs.append(setup.train(name, **parameters))
-        runs.append(setup.train("Baseline", **OFF))
-        how: dict[str, Any] = {"adversarial_weight": 0.0, "guidance_weight": 0.0}
-        runs.append(study.train("w/o guidance and adversary", "regex", setup.training, setup.model, **how))
-        setup.judge(runs, EIGHT)
-        return setup
-    runs = [setup.train("REGEX")]
-    guided: dict[str, dict[str, Any]] = {
-        "Saliency (mean)": {"explainer": "saliency?norm=mean_absolute", "aggregate": "mean"},
-        "InputXGrad (mean)": {"explainer": "input_x_gradient", "aggregate": "mean"},
-        "DeepLift (mean)": {"explainer": LIFT, "aggregate": "mean"},
-        "IG (mean)": {"n_steps": 50, "aggregate": "mean"},
-        "Saliency (l2)": {"explainer": "saliency?norm=l2", "aggregate": "mean"},
-        "InputXGrad (l2)": {"explainer": "input_x_gradient", "aggregate": "l2"},
-        "DeepLift (l2)": {"explainer": LIFT, "aggregate": "l2"},
-        "decompx_linear": {"explainer": "decompx_linear"},
-    }
-    for name, how in guided.items():
-        runs.append(study.train(name, "regex", setup.training, setup.model, **how))
-    for name, parameters in without.items():
-        how = dict(parameters) if "guided" in name else {"n_steps": 50, **parameters}
-        runs.append(study.train(name, "regex", setup.training, setup.model, **how))
-    setup.judge(runs, SIX)
-    return setup
-
-
-@register
-def regex_table_4(study: Study) -> None:
-    """REGEX, Table 4: ablations, judged by scaled attention and DeepLift."""
-    setup, caption = ablate(study), "Normalized sufficiency and comprehensiveness on SST"
-    setup.add_table("table-4", caption, where={"explainer": ["α∇α", "DeepLift"]})
-
-
-@register
-def regex_table_10(study: Study) -> None:
-    """REGEX, Table 7 and 10: ablations in full."""
-    setup = ablate(study)
-    setup.add_table("table-7", "Macro-F1 on SST", "recipe", "metric", metrics="f1_macro", scale=100)
-    where = {"explainer": [*setup.explainers]} if study.is_small else {}
-    setup.add_table("table-10", "Normalized sufficiency and comprehensiveness on SST", where=where)
-
-
-@register
-def regex_table_6(study: Study) -> None:
-    """REGEX, Table 6: an attack by contractions, names, places and numbers."""
-    setup = Setup(study)
-    if study.is_small:
-        # Few words of a sentence can be swapped: as many sentences as there are, of any length.
-        reviews = "labeled:${EXPOUND_DATA:-data}/reviews/customer-reviews.txt?skip_empty=true"
-        data = [Data("Sentences", "sst:${EXPOUND_DATA:-data}/sst"), Data("All reviews", reviews, split="all")]
-        runs = setup.train_both()
-    else:
-        data = [Data("IMDB 400", "hub:stanfordnlp/imdb", limit=400, seed=42)]
-        training, _ = make_families(setup)["IMDB"]
-        runs = [setup.train("Baseline", data=training, **OFF), setup.train("REGEX", data=training)]
-    how: dict[str, Any] = {"budget": 50 if study.is_small else 1000}
-    study.judge("attack", runs, data, protocol="attack", **how)
-    rows = sorted(ATTACK) if study.is_small else ATTACK
-    setup.add_table("table-6", "Attack results", "metric", ["dataset", "recipe"], metrics=rows, decimals=3)
-    caption, how = "Share of correct answers that an attack changes", {"metrics": "attack_success_rate", "decimals": 4}
-    setup.add_table("by-recipe", caption, ["dataset", "recipe"], "metric", **how)
-
-
-@register
-def regex_reviews(study: Study) -> None:
-    """REGEX, Table 6: can film reviews be attacked at all?"""
-    # Can claim 7 (attacks on REGEX succeed less often) be tested where texts contain much to swap? Only if attacks
-    # succeed on the baseline; in the paper they change 11.7 % of its right answers, and 3.2 % of REGEX's.
-    # 800 reviews alone teach MiniLM nothing at this length: four plain trainings on them, at rates from 1e-4 to 6e-4,
-    # stayed at chance. The baseline therefore starts from a model that was trained on sentences, and learns from the
-    # reviews in 100 steps. REGEX was to be trained too; when attacks of 40 queries had changed 0 and 2 of 81 right
-    # answers of the first two baselines, its training was stopped. An attack without a limit of queries was started,
-    # and stopped for its cost before any figure was seen.
-    setup, small = Setup(study), study.is_small
-    movies = Data("movies-train", "eraser:${EXPOUND_DATA:-data}/movies", split="train", limit=800 if small else None)
-    test = movies.but("Film reviews", split="test", limit=100 if small else None)
-    training, sentences, arguments = (
-        Training("Film reviews", movies, movies.but("movies-dev", split="val", limit=None)),
-        setup.training,
-        {},
-    )
-    if small:
-        setup.model = Model("encoder", setup.model.source, max_length=256)
-        long: dict[str, Any] = {"longest": {}}
-        train, dev = (
-            sentences.train.but("sst-train", limit=4000, **long),
-            sentences.dev.but("sst-dev", limit=200, **long),
-        )
-        sentences, arguments = Training("SST", train, dev), {"per_device_train_batch_size": 16}
-        study.arguments = {**study.arguments, **ONCE}
-    started = study.train("Sentences", "baseline", sentences, setup.model, arguments=arguments)
-    runs = setup.train("Baseline", data=training, start=started, **OFF)
-    how: dict[str, Any] = {"budget": 40 if small else 1000}
-    study.judge("attack", runs, test, protocol="attack", **how)
-    setup.add_table("table-6", "Attack results on film reviews", "metric", "recipe", metrics=sorted(ATTACK), decimals=3)
-
-
-@register
-def regex_fig_3(study: Study) -> None:
-    """REGEX, Figure 3: the weight of explanation guidance."""
-    setup, norms = Setup(study), {"log_gradient_norms": True}
-    values = [0.01, 0.1, 1.0, 3.0] if study.is_small else [0.0001, 0.001, 0.01, 0.1, 1.0]
-    runs = [
-        setup.train(f"λ4 = {value:f}".rstrip("0").rstrip("."), guidance_weight=value, options=norms) for value in values
-    ]
-    setup.judge(runs, SIX)
-    setup.add_table("table-fig-3", "Faithfulness by λ4: what random attributions (RAND) gain is no explanation's")
-    terms = ["cross_entropy", "gradient_penalty", "virtual_adversarial", "explanation_guided"]
-    caption = "Norm of the gradient of each weighted term in training"
-    study.figure("terms", "history", caption, metrics=[f"{term}_gradient_norm" for term in terms])
-    study.figure("fig-3", "sweep", "Faithfulness by λ4", over="parameters.guidance_weight", metrics=[*METRICS])
-
-
-@register
-def regex_fig_4(study: Study) -> None:
-    """REGEX, Figure 4: the share of the tokens that is masked."""
-    setup = Setup(study)
-    values = [0.05, 0.15, 0.2, 0.3] if study.is_small else [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
-    runs = [setup.train(f"K = {value:g}", mask_fraction=value) for value in values]
-    where = {"recipe": [each.name for each in runs]} if study.is_small else {}
-    # At λ4 = .01 guidance hardly moves a model, whatever is masked.
-    for value in (0.05, 0.15, 0.3) if study.is_small else ():
-        how: dict[str, Any] = {"guidance_weight": 3.0, "options": {"log_gradient_norms": True}}
-        runs.append(setup.train(f"K = {value:g}, λ4 = 3", mask_fraction=value, **how))
-    setup.judge(runs, SIX)
-    setup.add_table("table-fig-4", "Faithfulness by K: what random attributions (RAND) gain is no explanation's")
-    caption, over = "Faithfulness by the mask ratio K", "parameters.mask_fraction"
-    study.figure("fig-4", "sweep", caption, over=over, metrics=[*METRICS], where=where)
-
-
-@register
-def regex_seeds(study: Study) -> None:
-    """REGEX: ten other seeds, without a choice of the epoch."""
-    # Claims, stated before any figure was looked at: with REGEX, explanations are more comprehensive and more
-    # sufficient than with the same training without its terms (claims 1a, 1b), and those of different initializations
-    # are more alike (claim 4); λ4 = .01 has better sufficiency than λ4 = 3 (claim 6). With three seeds, where 100 dev
-    # sentences chose one of two epochs, all of these are undecided. Here the last epoch is kept, and integrated
-    # gradients are judged on all sentences. At λ4 = .01 the gradient of guidance is a two-hundredth of the task's, so
-    # claims 1a, 1b and 4 are also tested at λ4 = 3. Stated after those were decided, and before the runs: without
-    # robustness improvement, explanations are less comprehensive and less sufficient than without explanation guided
-    # training (claim 5, undecided with three seeds).
-    setup = Setup(study)
-    study.seeds = [*range(10, 20)] if study.is_small else 10
-    study.arguments = {
-        **study.arguments,
-        "load_best_model_at_end": False,
-        **({"bf16": False} if study.is_small else {}),
-    }
-    runs = [*setup.train_both(), setup.train("REGEX, λ4 = 3", guidance_weight=3.0)]
-    runs.append(setup.train("w/o robustness improvement", gradient_weight=0.0, adversarial_weight=0.0))
-    runs.append(setup.train("w/o explanation guided training", guidance_weight=0.0))
-    setup.judge(runs, ["RAND", "α∇α", "α", "x∇x", "IG"], few=False, keep_attributions=True)
-    study.compare("DIT", "faithfulness", TOP)
-    setup.add_table("faithfulness", "Faithfulness on SST, ten seeds")
-    caption = "Jaccard similarity of the top 25 % of the tokens with the other initializations"
-    setup.add_table("initializations", caption, "recipe", "explainer", metrics="DIT")
