@@ -124,7 +124,7 @@ def test_scores_that_overflow_in_half_precision_are_an_error_that_names_the_type
 def test_infinite_logits_are_no_answer(model):
     with torch.no_grad():
         model.model.classifier.bias[0] = torch.inf
-    with pytest.raises(ExpoundError, match="answers NaN"):
+    with pytest.raises(ExpoundError, match="predicts NaN"):
         make_explainer("occlusion").attribute(model, model.encode(TEXTS))
 
 

@@ -22,7 +22,7 @@ from expound.objectives import (
     VirtualAdversarialLoss,
     task_losses,
 )
-from expound.objectives.virtual_adversarial import answer_divergence
+from expound.objectives.virtual_adversarial import prediction_divergence
 from expound.testing.models import replace_layer_norms
 from expound.training.loop.training_module import TrainingModule
 from smooth import along_directions
@@ -103,7 +103,7 @@ def test_no_perturbation_is_zero_even_under_dropout(form):
     explained = model().train()
     step = step_of(explained, make_labeled_batch(explained))
     other = explained(step.batch).logits
-    assert answer_divergence(step, other, step.outputs.logits).min() > 0
+    assert prediction_divergence(step, other, step.outputs.logits).min() > 0
     assert float(VirtualAdversarialLoss(form=form, ascent_steps=0, stdevs=0.0)(step).detach()) == 0.0
 
 
@@ -169,13 +169,13 @@ def test_divergences_are_those_of_torch():
     step = step_of(explained, make_labeled_batch(explained))
     pair = (one.log_softmax(1), other.log_softmax(1))
     both = sum(F.kl_div(b, a, reduction="none", log_target=True).sum(1) for a, b in (pair, pair[::-1]))
-    torch.testing.assert_close(answer_divergence(step, one, other), both)
+    torch.testing.assert_close(prediction_divergence(step, one, other), both)
     on = replace(step, model=model(problem_type="multi_label_classification"))
     ways = ((one, other), (other, one))
     each = sum(kl_divergence(Bernoulli(logits=a), Bernoulli(logits=b)).mean(1) for a, b in ways)
-    torch.testing.assert_close(answer_divergence(on, one, other), each)
+    torch.testing.assert_close(prediction_divergence(on, one, other), each)
     value = replace(step, model=model(num_labels=1, problem_type="regression"))
-    torch.testing.assert_close(answer_divergence(value, one[:, :1], other[:, :1]), (one - other)[:, 0] ** 2)
+    torch.testing.assert_close(prediction_divergence(value, one[:, :1], other[:, :1]), (one - other)[:, 0] ** 2)
 
 
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
@@ -189,9 +189,9 @@ def test_no_two_answers_are_less_than_nothing_apart_and_none_is_apart_from_itsel
     step = replace(step_of(model(), make_labeled_batch(model())), model=explained)
     torch.manual_seed(1)
     one, other = 20 * torch.randn(2, 200, 1 if kind == "regression" else 3)
-    assert (answer_divergence(step, one, other) > 0).all()
-    assert not answer_divergence(step, one, one).any()
-    near = answer_divergence(step, one, one + 1e-4 * other)
+    assert (prediction_divergence(step, one, other) > 0).all()
+    assert not prediction_divergence(step, one, one).any()
+    near = prediction_divergence(step, one, one + 1e-4 * other)
     assert (near >= 0).all()
 
 

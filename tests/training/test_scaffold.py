@@ -40,9 +40,9 @@ from expound.training.bilevel.teacher_outputs import (
     GOLD,
     TeacherBatch,
     encode_batches,
-    get_teacher_answers,
+    get_teacher_predictions,
     label_by_teacher,
-    predict_answers,
+    predict_dataset,
     teacher_outputs,
 )
 from expound.training.loop.run import find_newest_checkpoint
@@ -108,7 +108,7 @@ def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
     teacher, data, model = TASKS[kind]()
     before = {name: value.clone() for name, value in teacher.model.state_dict().items()}
     result = train_student(tmp_path / "run", Teaching(teacher, rate=0.05), data, model=model)
-    predicted = predict_answers(result.model, label_by_teacher(teacher, data))
+    predicted = predict_dataset(result.model, label_by_teacher(teacher, data))
     own = label_by_teacher(teacher, data)
     if kind == "regression":
         expected = np.corrcoef(predicted[:, 0], own["label"][:])[0, 1]
@@ -356,7 +356,7 @@ def test_labels_of_taught_data_are_the_teachers_and_gold_ones_are_numbered_as_it
     own = label_by_teacher(teacher, data)
     assert own[GOLD][:] == [1, 0, 0, 1]
     assert own["label"][:] == teacher.predict(teacher.encode(list(data))).tolist()
-    assert get_teacher_answers(own).tolist() == own["label"][:]
+    assert get_teacher_predictions(own).tolist() == own["label"][:]
     assert label_by_teacher(teacher, data.remove_columns("label"))["label"][:] == own["label"][:]
 
 
@@ -477,7 +477,7 @@ def test_every_explainer_and_size_has_a_student_and_finished_ones_are_kept(tmp_p
     again = train_students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
     pd.testing.assert_frame_equal(frame, again)
     model = expound.load(tmp_path / "learned-8-1", device="cpu")
-    agreed = (predict_answers(model, data).argmax(-1) == predict_answers(teacher, data).argmax(-1)).mean()
+    agreed = (predict_dataset(model, data).argmax(-1) == predict_dataset(teacher, data).argmax(-1)).mean()
     row = frame[(frame["explainer"] == "learned") & (frame["size"] == 8) & (frame["seed"] == 1)]
     assert float(row["simulatability"].iloc[0]) == pytest.approx(agreed)
     record = json.loads((tmp_path / "learned-8-1" / "expound_run.json").read_text())
@@ -502,7 +502,7 @@ def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_
     result = train_student(tmp_path / "run", Teaching(teacher, "none"), data, **options)
     assert result.model.labels == ("yes", "no", "maybe")
     said, own = (
-        [model.labels[i] for i in predict_answers(model, data).argmax(-1)] for model in (teacher, result.model)
+        [model.labels[i] for i in predict_dataset(model, data).argmax(-1)] for model in (teacher, result.model)
     )
     agreed = np.mean([one == other for one, other in zip(said, own, strict=True)])
     right = np.mean([data.features["label"].names[row["label"]] == name for row, name in zip(data, own, strict=True)])
@@ -517,7 +517,7 @@ def test_scores_by_hand():
     assert np.isnan(simulatability("regression", [1.0, 1.0], [0.0, 2.0]))
     with pytest.raises(ExpoundError, match="classification, regression, span"):
         simulatability("multi_label", [1], [1])
-    with pytest.raises(ExpoundError, match="as many answers"):
+    with pytest.raises(ExpoundError, match="as many predictions"):
         simulatability("classification", [1], [1, 2])
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 OF_ATTENTION = ("answers", "readout", "attention")
-"""Assumptions of methods that read attention maps where the answer is read."""
+"""Assumptions of methods that read attention maps where the prediction is read."""
 OF_DECOMPOSITION = (*OF_ATTENTION, "decomposition")
 """Assumptions of methods that follow the parts of hidden states through the layers."""
 TOKEN_FAMILIES = ("attention", "gradients", "decomposition")

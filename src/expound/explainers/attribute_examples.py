@@ -86,14 +86,14 @@ def attribute(
         show_progress: show a progress bar on stderr; default: if the work takes longer than a second.
         allow_nan: continue if scores are not finite; a warning tells for how many examples.
         stride: read texts longer than the model's limit in windows that share `stride` tokens, see `WindowedModel`; a
-            token's score is the mean over its windows, or what removing it does to the answer. Default: cut texts.
+            token's score is the mean over its windows, or what removing it does to the prediction. Default: cut texts.
         attribute_target: for generated text, score the response's own earlier tokens too (`response_scores`).
             Methods that start from a baseline or add noise then do so there as well, which changes the prompt's scores.
         params: the method's parameters, as `n_steps=50`, and columns of a table, as `text_column="review"`; see
             `expound.train`.
 
-    Raises ExpoundError for an unknown key of a row, an unknown method or parameter, an empty text, an answer of NaN, or
-    scores not finite.
+    Raises ExpoundError for an unknown key of a row, an unknown method or parameter, an empty text, a prediction of
+    NaN, or scores not finite.
     """
     explained = model if isinstance(model, ExplainedModel) else load(model)
     if stride is not None:
@@ -225,7 +225,7 @@ def explain_batch(
     model: ExplainedModel, method: Explainer, batch: Batch, target: Any, logits: Tensor | None = None, *,
     special_tokens: bool = False,
 ) -> ExplainedBatch:  # fmt: skip
-    """Explain one target of each example, and return it with the model's answer.
+    """Explain one target of each example, and return it with the model's prediction.
 
     `logits`: the batch's logits, if they are known already; `special_tokens`: see `Explainer.explain`.
     """

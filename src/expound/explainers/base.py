@@ -38,7 +38,7 @@ class TokenScores:
         convergence_delta: [B], what the scores miss to sum to the change of the output, for complete methods.
         layers: [B, N, L], scores layer by layer.
         bias: [B], the part of the target's score that belongs to no position, for methods that separate it.
-        logits: the model's answer, if the method's own pass computed it.
+        logits: the model's prediction, if the method's own pass computed it.
         pairs: [B, L, L], the interaction of two positions, for methods that score pairs.
         special: [B], the sum of the scores of special tokens, which were set to zero.
     """
@@ -53,7 +53,7 @@ class TokenScores:
 
 
 def select_target(model: ExplainedModel, batch: Batch, target: Tensor | None, logits: Tensor) -> Tensor:
-    """Return the target, or for None the prediction. Raises ExpoundError if the model answers NaN."""
+    """Return the target, or for None the prediction. Raises ExpoundError if the model predicts NaN."""
     require_finite_logits(logits)
     return model.task.predict(logits.detach(), batch) if target is None else target
 
@@ -136,7 +136,7 @@ class Explainer(ABC):
         Raises:
             ExpoundError: a pair of outputs for a method that cannot explain differences, or scores of a wrong shape.
         """
-        # Methods that remove input ask for the answer to the whole text, which is no mean of effects in its windows.
+        # Methods that remove input explain the prediction on the whole text, which is no mean of effects in windows.
         if isinstance(model, WindowedModel) and self.card.family not in ("perturbation", "search", "interactions"):
             return self._explain_windows(model, batch, target, special_tokens=special_tokens)
         (explanation,) = self._explain_targets(model, batch, [target])

@@ -110,7 +110,7 @@ def plan_work(
     passes = method.passes(length)
     forward, backward, way = _organize_passes(method, passes, rows, units, targets_per_pass, by_units=by_units)
     repeats = (forward + backward) / max(sum(passes), 1)
-    # One more forward pass reads the answer's own probability.
+    # One more forward pass reads the prediction's own probability.
     cost = method.cost(length) * repeats + 1
     sizes = (batch.length - count, count, units, rows)
     return Plan(method.name, unit, *sizes, int(forward) + 1, int(backward), way, cost)

@@ -148,7 +148,7 @@ def resolve_unit(
 
 
 def is_removal_method(explainer_class: type[Explainer]) -> bool:
-    """Return whether a method runs perturbed inputs, whose answers serve every target."""
+    """Return whether a method runs perturbed inputs, whose predictions serve every target."""
     return "perturbation" in getattr(explainer_class, "__dataclass_fields__", {})
 
 

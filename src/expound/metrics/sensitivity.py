@@ -172,7 +172,7 @@ def _perturb_vocabulary(model: ExplainedModel, radius: float, draw: str) -> Iter
         return output + deltas[where]
 
     with model.lock(), model.embedding.register_forward_hook(shift):
-        # Cached answers are those of the original word vectors.
+        # Cached predictions belong to the original word vectors.
         cache, model.perturbation_cache = model.perturbation_cache, None
         try:
             yield

@@ -17,16 +17,16 @@ def simulatability(task: str, student: ArrayLike, teacher: ArrayLike) -> float:
     Args:
         task: `classification`: the share of equal classes [n]; `regression`: Pearson's correlation of values [n], NaN
             if either side is constant; `span`: the share of equal spans [n, 2].
-        student: the student's answers, given without explanations.
-        teacher: the teacher's answers, in the same order.
+        student: the student's predictions, given without explanations.
+        teacher: the teacher's predictions, in the same order.
 
     Raises:
-        ExpoundError: another task, no answers, or different numbers of answers.
+        ExpoundError: another task, no predictions, or not as many of the student as of the teacher.
     """
     check_choice("task with a simulatability", task, SCORES)
     one, other = np.asarray(student), np.asarray(teacher)
     if one.shape != other.shape or not len(one):
-        raise ExpoundError(f"expected as many answers of student and teacher, got {one.shape} and {other.shape}")
+        raise ExpoundError(f"expected as many predictions of student and teacher, got {one.shape} and {other.shape}")
     return SCORES[task](one, other)
 
 

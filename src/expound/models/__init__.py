@@ -1,4 +1,4 @@
-"""The model being explained, its batches, what is captured from it, and its answers to perturbed inputs."""
+"""The model being explained, its batches, what is captured from it, and its predictions on perturbed inputs."""
 
 from expound.models.batch import Batch
 from expound.models.explained import ExplainedModel

@@ -42,7 +42,7 @@ _FOUND = WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], dict[str, Any]]]()
 
 @dataclass
 class Probe:
-    """One example, and the model's answer to it, which are the same for all checks of one call."""
+    """One example, and the model's prediction on it, which are the same for all checks of one call."""
 
     model: Any
     batch: Batch
@@ -57,9 +57,9 @@ class Probe:
         """The logits of the example."""
         before = torch.get_rng_state()
         logits = require_finite_logits(self.model(self.alone).logits).double()
-        # Reformer hashes positions at random, which changes the answer to some texts only.
+        # Reformer hashes positions at random, which changes the prediction on some texts only.
         if not torch.equal(before, torch.get_rng_state()):
-            raise ExpoundError("it draws random numbers in every pass, so that equal texts get different answers")
+            raise ExpoundError("it draws random numbers in every pass, so that equal texts get different predictions")
         return logits
 
     @cached_property
@@ -77,11 +77,11 @@ def find_failure(model: Any, assumption: str, probe: Probe) -> str:
 
     Args:
         model: an explained model.
-        assumption: `answers`: equal texts get equal answers, and the probability of a response token depends only on
-            what precedes it; `gradients`: the answer has a gradient at the input embeddings; `readout`: the head reads
-            one position, or the mean of several; `linear_rules` and `shared_rules`: every function of the model follows
-            a rule, see `prove_rules`; `attention`: each layer has one attention map; `padding`: padding does
-            not change answers; `second_derivatives`: attention is an explicit softmax.
+        assumption: `answers`: equal texts get equal predictions, and the probability of a response token depends only
+            on what precedes it; `gradients`: predictions have a gradient at the input embeddings; `readout`: the head
+            reads one position, or the mean of several; `linear_rules` and `shared_rules`: every function of the model
+            follows a rule, see `prove_rules`; `attention`: each layer has one attention map; `padding`: padding does
+            not change predictions; `second_derivatives`: attention is an explicit softmax.
         probe: the example that is used.
 
     Raises:
@@ -116,17 +116,17 @@ def describe_failure(model: Any, when: str, error: Exception, advice: str) -> Mo
 
 def can_be_checked(model: Any) -> bool:
     """Return whether checks are wanted, and the model's predictions are computed by its own type."""
-    # Accelerate's mixed precision is inside of the model's own forward, so that answers are rounded.
+    # Accelerate's mixed precision is inside of the model's own forward, so that predictions are rounded.
     return model.is_checked and not hasattr(model.model, "_original_forward")
 
 
 def is_changed_by_padding(model: Any) -> bool:
-    """Return whether padding is known to change the model's answers."""
+    """Return whether padding is known to change the model's predictions."""
     return model.is_checked and bool(_get_facts(model).get("padding"))
 
 
 def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Tensor]) -> bool:
-    """Return whether a shortcut gives the answer of the plain pass, compared on one example once per loaded model.
+    """Return whether a shortcut gives the prediction of the plain pass, compared on one example once per loaded model.
 
     A shortcut may be taken only where this is true. It is measured even for models that are not to be checked, since it
     refuses no model.
@@ -264,12 +264,12 @@ def get_tolerance(model: Any) -> float:
 
 
 def are_close(one: Tensor, other: Tensor, probe: Probe) -> bool:
-    """Return whether two answers of the probe's model differ by no more than rounding."""
+    """Return whether two predictions of the probe's model differ by no more than rounding."""
     one, other = one.double(), other.double()
     if one.shape != other.shape:
         return False
     tolerance = get_tolerance(probe.model)
-    # An answer near 0 has the rounding of the larger numbers that cancel in it.
+    # A prediction near 0 has the rounding of the larger numbers that cancel in it.
     return torch.allclose(one, other, rtol=0, atol=tolerance * _find_largest(other)) or torch.allclose(
         one, other, rtol=0, atol=tolerance * probe.size
     )
@@ -277,17 +277,17 @@ def are_close(one: Tensor, other: Tensor, probe: Probe) -> bool:
 
 def _find_largest(values: Tensor) -> float:
     """Return the largest magnitude."""
-    # Some heads answer −∞ for outputs that are masked.
+    # Some heads give −∞ for outputs that are masked.
     return float(torch.where(values.isfinite(), values, 0).abs().max())
 
 
 def check_answers(model: Any, probe: Probe) -> str:
-    """Check that the answer is the Hugging Face model's own, and of a response, that no token depends on later ones."""
+    """Check that predictions are the Hugging Face model's own, and that no response token depends on later ones."""
     answer, name = probe.answer, type(unwrap_adapter(model.model)).__name__
     if not model.task.is_generated:
         if are_close(answer, model.compute_own_answer(probe.alone), probe):
             return ""
-        return f"its answers are not those that {name} gives to a text alone"
+        return f"its predictions differ from what {name} gives to a text alone"
     alone = probe.alone
     ids, response = alone.inputs["input_ids"], alone.response
     assert response is not None
@@ -310,7 +310,7 @@ def check_answers(model: Any, probe: Probe) -> str:
 
 
 def check_gradients(model: Any, probe: Probe) -> str:
-    """Check that the answer to the model's own embeddings is its answer, and has a gradient there."""
+    """Check that the prediction on the model's own embeddings is its own, and has a gradient there."""
     reason: str = _take_slopes(model, probe)[0]
     return reason
 
@@ -354,7 +354,7 @@ def _measure_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
         points = [embeddings, *(state for state in states[-1:] if state.requires_grad)]
         slopes: tuple[Tensor | None, ...] = torch.autograd.grad((logits * direction).sum(), points, allow_unused=True)
     if slopes[0] is None:
-        return "its answer has no gradient at its input embeddings", None
+        return "its prediction has no gradient at its input embeddings", None
     # BigBird pads texts to full blocks.
     if len(slopes) == 1 or slopes[1] is None or slopes[1].shape[1] < alone.length:
         return "", None
@@ -416,7 +416,7 @@ def check_attention(model: Any, probe: Probe) -> str:
     alone = probe.alone
     outputs = model(alone, capture=Capture(attentions=True))
     if not are_close(outputs.logits, probe.answer, probe):
-        return "an explicit softmax gives other answers than its attention does"
+        return "an explicit softmax gives other predictions than its attention does"
     maps, layers = outputs.attentions, model.attention_shape[0]
     if len(maps) != layers:
         return f"its {layers} layers have {len(maps)} attention maps"
@@ -431,15 +431,15 @@ def check_attention(model: Any, probe: Probe) -> str:
 
 
 def check_second_derivatives(model: Any, probe: Probe) -> str:
-    """Check that attention computed without fused kernels, which second derivatives need, gives the same answer."""
+    """Check that attention computed without fused kernels, which second derivatives need, gives the same prediction."""
     explicit = model.run_pass(probe.alone, None, Capture(differentiable_twice=True)).logits
     if are_close(explicit, probe.answer, probe):
         return ""
-    return "an explicit softmax gives other answers than its attention does"
+    return "an explicit softmax gives other predictions than its attention does"
 
 
 def check_padding(model: Any, probe: Probe) -> str:
-    """Check that padding does not change the answer."""
+    """Check that padding does not change the prediction."""
     if model.modality == "image":
         return ""
     alone = probe.alone
@@ -455,16 +455,16 @@ def check_padding(model: Any, probe: Probe) -> str:
     logits = model.task.select_positions(logits, padded.attended[0])
     if are_close(logits, probe.answer, probe):
         return ""
-    return "padding changes its answers"
+    return "padding changes its predictions"
 
 
 def check_linear_rules(model: Any, probe: Probe) -> str:
-    """Check that the rules of held factors explain the whole answer."""
+    """Check that the rules of held factors explain the whole prediction."""
     return prove_rules(model, probe.alone, probe.answer, LINEAR_RULES, get_tolerance(model))
 
 
 def check_shared_rules(model: Any, probe: Probe) -> str:
-    """Check that rules which share products explain the whole answer, and attention's logits."""
+    """Check that rules which share products explain the whole prediction, and attention's logits."""
     rules = DerivativeRules(attention="shared", gate="both")
     return prove_rules(model, probe.alone, probe.answer, rules, get_tolerance(model))
 

@@ -15,7 +15,7 @@ from expound.models.outputs import Capture
 
 
 class ChoosingModel(ExplainedModel):
-    """A multiple choice model, explained in the score of one choice; the choice with the highest score is its answer.
+    """A multiple choice model, explained in the score of one choice; it predicts the choice with the highest score.
 
     An example is a pair (text, choice), a regression whose value is the choice's logit; a row with `text` and `choices`
     means one pair per choice. The difference of two choices' explanations explains the decision between them.

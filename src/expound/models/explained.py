@@ -88,11 +88,11 @@ class ExplainedModel(HuggingFaceModel):
         return self.run_pass(batch, embeddings, capture)
 
     def _forward_by_length(self, batch: Batch, embeddings: Tensor | None, capture: Capture) -> Outputs:
-        """Run the examples of each length in a pass of their own, for models whose answers padding changes."""
+        """Run the examples of each length in a pass of their own, for models whose predictions padding changes."""
         if capture.attentions or capture.heads or capture.hidden_states:
             raise ExpoundError(
-                f"padding changes the answers of model type {self.config.model_type!r}: what happens inside its layers "
-                "is explained for texts of one length only; choose batch_size=1"
+                f"padding changes the predictions of model type {self.config.model_type!r}: what happens inside its "
+                "layers is explained for texts of one length only; choose batch_size=1"
             )
         lengths = batch.attended.sum(1)
         answers: dict[int, Tensor] = {}
@@ -192,7 +192,7 @@ class ExplainedModel(HuggingFaceModel):
         """Return class probabilities [B, C] without dropout (regression: values; spans: [B, 2, L]).
 
         Raises:
-            ExpoundError: the model answers NaN.
+            ExpoundError: the model predicts NaN.
         """
         with self.evaluation_mode():
             find_failure(self, "padding", Probe(self, batch))
@@ -248,7 +248,7 @@ class ExplainedModel(HuggingFaceModel):
 
     @with_lock
     def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
-        """Return the weights [B, L] of the positions at which the answer is read; attention is looked at from there.
+        """Return the weights [B, L] of the positions at which the prediction is read; attention is read from there.
 
         The position, or the mean of positions, that the head's gradient at the last hidden state shows; spans: half at
         the start and half at the end.

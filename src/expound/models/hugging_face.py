@@ -104,7 +104,7 @@ class HuggingFaceModel(nn.Module):
 
     @cached_property
     def is_decoder(self) -> bool:
-        """Whether attention is causal: the answer is read at the last position, and padding goes to the left."""
+        """Whether attention is causal: the prediction is read at the last position, and padding goes to the left."""
         return any(getattr(module, "is_causal", False) for module in self.model.modules())
 
     @property
@@ -115,7 +115,7 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings, besides the weights, that the model's answers depend on, as plain values."""
+        """The settings, besides the weights, that the model's predictions depend on, as plain values."""
         return {"task": self.task.name, "max_length": self.max_length}
 
     def lock(self) -> Lock:

@@ -128,7 +128,7 @@ def require_finite_logits(logits: Tensor) -> Tensor:
     """
     # −∞ is allowed: it masks outputs.
     if (torch.isnan(logits) | torch.isposinf(logits)).any():
-        raise ExpoundError("the model answers NaN: its weights or its floating point type are broken")
+        raise ExpoundError("the model predicts NaN: its weights or its floating point type are broken")
     return logits
 
 

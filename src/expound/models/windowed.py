@@ -1,4 +1,4 @@
-"""Texts that are longer than their model, read in overlapping windows; the answer is the mean over the windows."""
+"""Texts that are longer than their model, read in overlapping windows; the prediction is the mean over the windows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Windows:
 
 
 class WindowedModel(ExplainedModel):
-    """A model that reads a long text in windows, and answers with the mean of their logits.
+    """A model that reads a long text in windows, and predicts the mean of their logits.
 
     Windows are made by transformers' tokenizers (`stride`, `return_overflowing_tokens`): each has the special tokens
     and as many of the text's tokens as fit. Of a pair the longer text is cut, and every window has all of the other

@@ -1,4 +1,4 @@
-"""Ablation fidelity: attributions should predict the answer when parts of the input are removed."""
+"""Ablation fidelity: attributions should foretell the prediction when parts of the input are removed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class AblationFidelity(AttributionObjective):
 
     f_m is the log-odds of the prediction (of the whole response for generated text) if only the units of m are kept
     (see `ContextCite`). It is computed without a graph: the explanation is trained to follow it, and through the
-    explanation the model. A unit's score is the sum over its positions. The correlation counts as 0 if all answers or
-    all sums are equal.
+    explanation the model. A unit's score is the sum over its positions. The correlation counts as 0 if all predictions
+    or all sums are equal.
 
     Args:
         explainer: any differentiable explainer; its parameters, if it has any, are trained with the model.
@@ -45,7 +45,7 @@ class AblationFidelity(AttributionObjective):
         unit: the units; default: sentences of a prompt (or the units of `Batch.unit_of`), words of other texts.
         perturbation: what happens to units outside the set: `remove`, `mask`, `pad`, `zero` or `attend`.
         output: another number of the prediction than its log-odds, `log_prob` or `prob`.
-        lifetime: epochs for which an example's sets and answers are kept; 0: they are new in every step.
+        lifetime: epochs for which an example's sets and predictions are kept; 0: they are new in every step.
         interval: compute the term in every `interval`-th training step, with `interval` times its weight.
 
     Raises:
@@ -65,8 +65,8 @@ class AblationFidelity(AttributionObjective):
     name: ClassVar[str] = "ablation_fidelity"
     exact_gradient: ClassVar[bool] = False
     equation: ClassVar[str] = r"-\text{Pearson}_m \left( \sum_{u \in m} s_u, \log \frac{p(x_m)}{1 - p(x_m)} \right)"
-    use: ClassVar[str] = "Scores should predict the answer when units (sources of a prompt, words) are missing."
-    avoid: ClassVar[str] = "Alone with a large weight: the answers change too; hold them by `kl_to_original`."
+    use: ClassVar[str] = "Scores should foretell the prediction when units (sources of a prompt, words) are missing."
+    avoid: ClassVar[str] = "Alone with a large weight: the predictions change too; hold them by `kl_to_original`."
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +82,7 @@ class AblationFidelity(AttributionObjective):
 
     @property
     def learned(self) -> nn.Module | None:
-        """The memory of answers and the explainer's parameters, or the one of both that is used; else None."""
+        """The memory of predictions and the explainer's parameters, or the one of both that is used; else None."""
         explainer = self.explainer if isinstance(self.explainer, nn.Module) else None
         if not self.lifetime:
             return explainer
@@ -127,7 +127,7 @@ class AblationFidelity(AttributionObjective):
                 answers = self._ablation_method.evaluate_masks(step.model, batch, target, masks, unit)
             rows = []
             for example_sets, row in zip(sets, answers.clamp(min=MIN_LOG_PROBABILITY).T.cpu(), strict=True):
-                # one flat row per example, since the memory keeps vectors: M sets of U entries, each with its answer
+                # one flat row per example, as the memory keeps vectors: M sets of U entries, each with its prediction
                 rows.append(torch.cat([example_sets.to(row), row[:, None]], 1).flatten())
             return rows
 

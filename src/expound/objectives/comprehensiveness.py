@@ -19,7 +19,7 @@ class ComprehensivenessLoss(ErasureCriterion):
     CE is −log p of the prediction on x (spans: the sum over start and end). The term is at least 0, and it is 0 if
     removing the top makes the prediction less likely by a factor of e^μ or more.
 
-    By default the answer to the whole input has a gradient, which makes the prediction on x likelier. With
+    By default the prediction on the whole input has a gradient, which makes the prediction on x likelier. With
     `detach_clean` the only way to lower the term is to make the prediction unlikely without the top, and that makes it
     less likely on x as well.
 

@@ -75,8 +75,8 @@ class ErasureCriterion(Criterion):
         perturbation: the embedding of erased positions: of the `mask` token, of `pad`, or a `zero` vector (IvRA's
             baseline); `mixture` draws one of these or words of the batch for each example, so that no single sign tells
             the model that something was erased.
-        detach_clean: whether the answer to the whole input is a constant, so that a criterion cannot be met by making
-            it worse.
+        detach_clean: whether the prediction on the whole input is a constant, so that a criterion cannot be met by
+            making it worse.
         temperature: how far from the border between top and rest scores have a gradient, see `select_top`.
     """
 

@@ -36,7 +36,7 @@ class ExplanationGuidedLoss(LabeledObjective):
 
     s: the teacher's attribution of the gold label on the unmasked input, without dropout and without a graph. x̃: x
     with the mask token in place of the least important content positions. att: the last layer's attention from the
-    position where the answer is read (an encoder's first one), mean over heads. All three are distributions over
+    position where the prediction is read (an encoder's first one), mean over heads. All three are distributions over
     content: special tokens and padding have no share, unless `special_tokens` gives the former one. Examples without
     a usable label do not count.
 
@@ -79,7 +79,7 @@ class ExplanationGuidedLoss(LabeledObjective):
         check_choice("aggregate", self.aggregate_in_use, get_args(Aggregation))
         set_aggregation(self.explainer, self.aggregate_in_use)
         if self.lifetime < 0:
-            raise ExpoundError(f"a teacher's answer is kept for at least 0 epochs, got {self.lifetime}")
+            raise ExpoundError(f"a teacher's prediction is kept for at least 0 epochs, got {self.lifetime}")
         check_choice("direction", self.direction, get_args(Direction))
 
     @property

@@ -15,7 +15,7 @@ from expound.objectives.base import LabeledObjective, Objective, TrainingStep, t
 
 
 class EmbeddingGradientObjective(Objective):
-    """Base of objectives on the gradient of the model's answer at its input embeddings."""
+    """Base of objectives on the gradient of the model's prediction at its input embeddings."""
 
     @property
     def capture(self) -> Capture:
@@ -56,7 +56,7 @@ class GradientPenalty(EmbeddingGradientObjective, LabeledObjective):
     batch_fraction: float = 1.0
     name: ClassVar[str] = "gradient_penalty"
     equation: ClassVar[str] = r"\frac{1}{B} \sum_b \lVert \partial \ell_b / \partial E_b \rVert_2"
-    use: ClassVar[str] = "The answer should hardly move with the input."
+    use: ClassVar[str] = "The prediction should hardly move with the input."
     avoid: ClassVar[str] = (
         "Step time is short: it takes a second derivative (`batch_fraction` takes it on a part of the batch)."
     )

@@ -21,7 +21,7 @@ CAPTURE = Capture(distribution=True)
 
 @dataclass(frozen=True)
 class KlToOriginal(Objective):
-    """KL(p_original ‖ p) of the answers to whole inputs, in nats; mean over examples.
+    """KL(p_original ‖ p) of the predictions on whole inputs, in nats; mean over examples.
 
     The distributions are over classes; for spans it is the mean over start and end, for generated text the mean over
     the tokens of the response. The original is a frozen copy of the model before training, without dropout; for a model
@@ -38,7 +38,7 @@ class KlToOriginal(Objective):
     original: ExplainedModel | None = field(default=None, init=False, repr=False, compare=False)
     name: ClassVar[str] = "kl_to_original"
     equation: ClassVar[str] = r"\text{KL}(p_{\text{original}}(\cdot \mid x) \Vert p(\cdot \mid x))"
-    use: ClassVar[str] = "Beside another term, so that the model still answers as it did."
+    use: ClassVar[str] = "Beside another term, so that the model still predicts as it did."
     avoid: ClassVar[str] = "Training from scratch; the original knows nothing."
 
     @property

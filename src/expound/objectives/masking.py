@@ -33,7 +33,7 @@ class MaskingStep(TrainingStep):
 
 @dataclass(frozen=True)
 class PredictionPreservation(Objective):
-    """Cross-entropy between the answer under the mask and the answer to the whole input (eq. 5)."""
+    """Cross-entropy between the prediction under the mask and the prediction on the whole input (eq. 5)."""
 
     weight: float = 0.5
     name: ClassVar[str] = "prediction_preservation"

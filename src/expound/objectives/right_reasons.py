@@ -1,4 +1,4 @@
-"""Right for the right reasons: no gradient of the answer at words outside of the human rationale."""
+"""Right for the right reasons: no gradient of the prediction at words outside of the human rationale."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RightReasonsLoss(EmbeddingGradientObjective):
     has A = 0 and counts as 0 in the mean, as in the paper; if an annotator marked no word, A is 1 everywhere.
 
     `weight`: λ. The term is near 0 in an untrained model and can be far above the cross-entropy in one that
-    is sure of its answers; a high weight keeps the model unsure. `batch_fraction`: see `Objective.batch_fraction`.
+    is sure of its predictions; a high weight keeps the model unsure. `batch_fraction`: see `Objective.batch_fraction`.
 
     Raises:
         ExpoundError: a weight below 0, or a task other than classification.
@@ -37,7 +37,7 @@ class RightReasonsLoss(EmbeddingGradientObjective):
     equation: ClassVar[str] = (
         r"\frac{1}{B} \sum_b \sum_d \left( A_{bd} \frac{\partial}{\partial E_{bd}} \sum_k \log p_{bk} \right)^2"
     )
-    use: ClassVar[str] = "People marked what may matter, and the answer should not react to anything else."
+    use: ClassVar[str] = "People marked what may matter, and the prediction should not react to anything else."
     avoid: ClassVar[str] = "Rationales leave out words that matter: the model may then not use them."
 
     def __post_init__(self) -> None:

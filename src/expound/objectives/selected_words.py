@@ -1,4 +1,4 @@
-"""Rationale extraction end to end: the answer must follow from the tokens that gates select."""
+"""Rationale extraction end to end: the prediction must follow from the tokens that gates select."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SelectedWordsLoss(AttributionObjective):
         lr_multiplier: the learning rate of the extractor, as a multiple of the model's.
 
     Raises:
-        ExpoundError: another explainer, a number out of range, or a task without classes or numbers as answers.
+        ExpoundError: another explainer, a number out of range, or a task that predicts neither classes nor a value.
     """
 
     explainer: Explainer = DEFAULT_EXTRACTOR
@@ -56,8 +56,8 @@ class SelectedWordsLoss(AttributionObjective):
         r"\mathbb{E}_z \, \text{CE}(y \mid z \odot x) + \lambda_s \left| \frac{1}{L} \sum_i P(z_i \neq 0) - r \right|"
         r" + \lambda_c \frac{1}{L} \sum_i P([z_i \neq 0] \neq [z_{i+1} \neq 0])"
     )
-    use: ClassVar[str] = "A short rationale should be enough for the answer, and no human rationales are there."
-    avoid: ClassVar[str] = "The answer must stay that of the whole text: explain the model as it is."
+    use: ClassVar[str] = "A short rationale should be enough for the prediction, and no human rationales are there."
+    avoid: ClassVar[str] = "The prediction must stay the whole text's: explain the model as it is."
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,7 +76,7 @@ class SelectedWordsLoss(AttributionObjective):
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the batch, a scalar."""
         if step.model.modality != "text" or step.model.task.is_read_at_positions:
-            raise ExpoundError(f"{self.name} selects words of a text that has a class or a number as its answer")
+            raise ExpoundError(f"{self.name} selects words of a text for which a class or a value is predicted")
         extractor = self.explainer
         # a training loop makes it for the model at the start; without one, this term is that of an untrained extractor
         if isinstance(extractor, UntrainedExplainer):

@@ -17,15 +17,15 @@ Form = Literal["margin", "mae", "kl", "reverse_kl"]
 
 @dataclass(frozen=True)
 class SufficiencyLoss(ErasureCriterion):
-    """Distance between the answers to the top alone and to the whole input, mean over examples (IvRA, eq. 11).
+    """Distance between the predictions on the top alone and on the whole input, mean over examples (IvRA, eq. 11).
 
     CE is −log p of the prediction on x (spans: the sum over start and end).
 
     Args: see `ErasureCriterion`, and
         margin: μ of the form `margin`.
         form: `margin`: μ + max(−μ, CE(top) − CE(x)), which is 0 if the top alone makes the prediction likelier by a
-            factor of e^μ or more; `mae`: |CE(top) − CE(x)| (eq. 16); `kl`: KL(M(x) ‖ M(top)), which pulls the answer to
-            the top towards that to the whole input; `reverse_kl`: KL(M(top) ‖ M(x)), the order that eq. 17 prints.
+            factor of e^μ or more; `mae`: |CE(top) − CE(x)| (eq. 16); `kl`: KL(M(x) ‖ M(top)), which pulls the
+            prediction on the top towards the whole input's; `reverse_kl`: KL(M(top) ‖ M(x)), as eq. 17 prints.
     """
 
     margin: float = 0.1
@@ -45,7 +45,7 @@ class SufficiencyLoss(ErasureCriterion):
         return top
 
     def compute_losses(self, step: TrainingStep, logits: Tensor, clean_logits: Tensor) -> Tensor:
-        """Return the loss [B] of the answer to the top alone against the answer to the whole input, see `form`."""
+        """Return the loss [B] of the prediction on the top alone against the whole input's prediction, see `form`."""
         if self.form == "kl":
             return answer_kl(step, clean_logits, logits)
         if self.form == "reverse_kl":
@@ -59,7 +59,7 @@ class SufficiencyLoss(ErasureCriterion):
 
 
 def answer_kl(step: TrainingStep, logits: Tensor, other_logits: Tensor) -> Tensor:
-    """Return KL(P ‖ Q) [B] of two answers: over classes; summed over start and end; summed over labels on or off."""
+    """Return KL(P ‖ Q) [B] of two predictions: over classes; or summed over start and end, or over labels on or off."""
     task = step.model.task
     if task.predicts_number:
         raise ExpoundError("a regression has no probability: use form='mae' on classes or spans")

@@ -1,4 +1,4 @@
-"""Virtual adversarial training: how far the answer moves under the worst small perturbation of the input."""
+"""Virtual adversarial training: how far the prediction moves under the worst small perturbation of the input."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class VirtualAdversarialLoss(Objective):
     """max_δ ℓ(f(E + δ), f(E)), mean over examples (Li et al. 2023, REGEX, eq. 3; Jiang et al. 2020, SMART).
 
     δ starts as N(0, `stdevs`²) and takes `ascent_steps` ascent steps along g = ∇_δ ℓ(f(E + δ), f(E)), with a constant
-    f(E). It is zero at padding, and a constant in the term itself, whose gradient goes through both answers. No labels
-    are needed. ℓ is `answer_divergence`.
+    f(E). It is zero at padding, and a constant in the term itself, whose gradient goes through both predictions. No
+    labels are needed. ℓ is `prediction_divergence`.
 
     All passes are the objective's own, with the same attention kernels and the same dropout mask.
 
@@ -34,7 +34,7 @@ class VirtualAdversarialLoss(Objective):
             are over the d dimensions of each position.
         ascent_steps: the number of ascent steps; 0 leaves the noise.
         step_size: η.
-        radius: ε; the paper's 1e-5 is a hundredth of a step and hardly moves an answer.
+        radius: ε; the paper's 1e-5 is a hundredth of a step and hardly moves a prediction.
         stdevs: σ.
         batch_fraction: see `Objective.batch_fraction`.
 
@@ -64,12 +64,12 @@ class VirtualAdversarialLoss(Objective):
                 raise ExpoundError(f"{name} is at least 0, got {getattr(self, name)}")
 
     def __call__(self, step: TrainingStep) -> Tensor:
-        """Return the divergence between answers at clean and perturbed embeddings, a scalar: a mean over the batch."""
+        """Return the divergence of predictions at clean and perturbed embeddings, a scalar: a mean over the batch."""
         embeddings = step.model.embed(step.batch)
         answer = _make_answer_function(step)
         clean = answer(embeddings)
         delta = self.find_perturbation(step, embeddings.detach(), clean.detach(), answer)
-        return answer_divergence(step, answer(embeddings + delta), clean).mean()
+        return prediction_divergence(step, answer(embeddings + delta), clean).mean()
 
     def find_perturbation(
         self, step: TrainingStep, embeddings: Tensor, clean: Tensor, answer: Callable[[Tensor], Tensor]
@@ -89,7 +89,7 @@ class VirtualAdversarialLoss(Objective):
         for _ in range(self.ascent_steps):
             with torch.enable_grad():
                 variable = delta.requires_grad_()
-                divergence = answer_divergence(step, answer(embeddings + variable), clean)
+                divergence = prediction_divergence(step, answer(embeddings + variable), clean)
                 (gradient,) = torch.autograd.grad(divergence.sum(), variable)
             delta = self.update_perturbation(delta.detach(), gradient) * attended
         return delta
@@ -104,8 +104,8 @@ class VirtualAdversarialLoss(Objective):
         return moved.clamp(-self.radius, self.radius)
 
 
-def answer_divergence(step: TrainingStep, logits: Tensor, other_logits: Tensor) -> Tensor:
-    """Return the symmetric divergence of two answers to one batch [B]: at least 0, and 0 for equal answers.
+def prediction_divergence(step: TrainingStep, logits: Tensor, other_logits: Tensor) -> Tensor:
+    """Return the symmetric divergence of two predictions on one batch [B]: at least 0, and 0 for equal predictions.
 
     KL(P ‖ Q) + KL(Q ‖ P) over classes; for spans the mean over start and end; for several labels the mean over the
     labels, each on or off. Regression: squared difference.

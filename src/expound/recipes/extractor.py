@@ -1,4 +1,4 @@
-"""Rationale extractors: a selection of words, and the answer from them, trained end to end."""
+"""Rationale extractors: a selection of words, and the prediction from them, trained end to end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from expound.objectives import CrossEntropy, SelectedWordsLoss
 from expound.recipes.base import Effect, Recipe
 
 EQUATION = r"\text{CE}(y \mid x) + \mathbb{E}_z \, \text{CE}(y \mid z \odot x) + \ldots"
-USE = "You want a model whose answers need few words of a text, and no human rationales are there."
+USE = "You want a model whose predictions need few words of a text, and no human rationales are there."
 AVOID = "The model may not change, or the rationale must be what people would mark: er_joint."
 DEPARTURES = (
-    "One encoder selects and answers; the papers' selector and classifier are two networks, and recurrent ones.",
+    "One encoder selects and predicts; the papers' selector and classifier are two networks, and recurrent ones.",
     "The model also learns from whole texts, which it must read to select; both losses have the same weight.",
     "Gates are of tokens, and the selected embeddings enter an encoder that still sees the positions of the others.",
     "The distance of the expected share from a fraction is a term of the loss; Bastings et al. have a Lagrangian.",
@@ -36,7 +36,7 @@ def extractor(
     ] = 150,
     continuity_weight: Annotated[float, "Weight of changes between neighbors, per token.", {"min": 0}] = 0.0,
 ) -> Recipe:
-    """Train a model to select the words that it answers from, without human rationales (rationale extraction).
+    """Train a model to select the words from which it predicts, without human rationales (rationale extraction).
 
     The folder has the model, and beside it the explainer rationale_extractor:OUTPUT, whose scores are the
     probabilities of selection. Gates learn slowly: after the default steps on 1,000 sentences of SST, the model was

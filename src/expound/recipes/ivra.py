@@ -78,7 +78,7 @@ DEPARTURES = (
     " uniform.",
     "In training what is taken away is replaced by other embeddings, with a straight-through gradient; one of the five"
     " shares is drawn for each example and step. Metrics delete.",
-    "The clean answer (of sufficiency) and the distances of hidden states are held still.",
+    "The clean prediction (of sufficiency) and the distances of hidden states are held still.",
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
     "The student of simulatability sees the model's training data: half of the examples to learn, the others, in every"
     " epoch the same, to be judged on. Its own explainer has softmax, which has the derivatives it takes, and is of"
@@ -188,7 +188,7 @@ def ivra(
     perturbation: Annotated[
         Replacement,
         "What replaces the words that a criterion takes away in training; a mixture leaves the model no single sign to"
-        " lose its answer at.",
+        " lose its prediction at.",
     ] = "mask",
     student: Annotated[
         str | None,

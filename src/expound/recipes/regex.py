@@ -59,7 +59,7 @@ def regex(
     ] = False,
     form: Annotated[Form, "Perturbations inside a radius (literal), or scaled as in the code of SMART."] = "literal",
     radius: Annotated[
-        float, "ε, the largest perturbation of each dimension (literal); the paper's 1e-5 hardly moves an answer."
+        float, "ε, the largest perturbation of each dimension (literal); the paper's 1e-5 hardly moves a prediction."
     ] = 1e-3,
     step_size: Annotated[float, "η, size of an ascent step."] = 1e-3,
     stdevs: Annotated[float, "σ, standard deviation of the initial noise."] = 1e-5,
@@ -75,7 +75,7 @@ def regex(
 ) -> Recipe:
     """Train a robust model whose attention follows its own attributions (REGEX).
 
-    Three terms are added to the cross-entropy: the norm of its gradient at the input, the change of the answer under
+    Three terms are added to the cross-entropy: the norm of its gradient at the input, the prediction's change under
     the worst small perturbation, and the distance of attention from a teacher's attribution of the gold label, with
     and without the least important words. In short runs attention becomes more sufficient, and not more comprehensive:
     on 1,000 sentences of SST, AOPC .07 against .22, and .23 against .24 (three seeds; lower sufficiency is better).

@@ -1,4 +1,4 @@
-"""Right for the right reasons (RRR): the answer may not react to words outside of the human rationale."""
+"""Right for the right reasons (RRR): the prediction may not react to words outside of the human rationale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rrr(
         float, "Share of each batch on which the term is estimated; with 1 a step costs about twice a plain one."
     ] = 1.0,
 ) -> Recipe:
-    """Keep the answer from reacting to words outside of human rationales (right for the right reasons).
+    """Keep the prediction from reacting to words outside of human rationales (right for the right reasons).
 
     The squared gradient of the log-probabilities at the embeddings of unmarked words is added to the cross-entropy. The
     checkpoint with the lowest total dev loss is kept; five epochs without improvement end the run. Compare with

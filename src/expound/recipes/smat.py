@@ -93,7 +93,7 @@ class SmatRecipe(Recipe):
         agreement = [entry["eval_simulatability"] for entry in history if "eval_simulatability" in entry]
         if agreement and agreement[0] >= KNOWN:
             logger.warning(
-                "the student answers as the teacher does from the first evaluation on (%.4f), so explanations had "
+                "the student predicts as the teacher does from the first evaluation on (%.4f), so explanations had "
                 "nothing to teach: start from a model that is not fine-tuned (as --model bert-base-uncased), or with "
                 "fewer rows (--student-size)",
                 agreement[0],
@@ -133,9 +133,9 @@ def smat(
     """Learn the explainer that teaches a student best (SMaT): the student's success trains the teacher's explainer.
 
     --model is the start of the student: pretrained, and never the teacher itself; both have the same tokenizer. The
-    teacher's answers replace the labels. Explanations help students that see a hundred examples; that learned ones help
-    more than plain attention is not shown, and a thousand examples take over an hour on a CPU. The folder contains the
-    student, teacher_explainer and student_explainer; evaluate the former with `expound compare --methods
+    teacher's predictions replace the labels. Explanations help students that see a hundred examples; that learned ones
+    help more than plain attention is not shown, and a thousand examples take over an hour on a CPU. The folder contains
+    the student, teacher_explainer and student_explainer; evaluate the former with `expound compare --methods
     parameterized_attention:FOLDER/teacher_explainer`.
 
     Example: expound train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst

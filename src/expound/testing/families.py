@@ -101,7 +101,7 @@ def make_inputs(model: ExplainedModel) -> Batch:
     ids = torch.randint(5, model.config.vocab_size, (len(LENGTHS), max(LENGTHS)), generator=generator)
     attended = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     if model.is_decoder:
-        # decoders read the answer at the last position: padding goes to the left
+        # decoders read the prediction at the last position: padding goes to the left
         attended = attended.flip(1)
     return model.add_position_ids(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
 

@@ -19,7 +19,7 @@ from expound.errors import ExpoundError
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
 from expound.models import ExplainedModel
 from expound.training.bilevel.students import Teaching
-from expound.training.bilevel.teacher_outputs import compare_form, get_teacher_answers, predict_answers
+from expound.training.bilevel.teacher_outputs import compare_form, get_teacher_predictions, predict_dataset
 from expound.training.loop.options import RunOptions
 from expound.training.loop.starting_model import Source, align_labels
 
@@ -81,7 +81,7 @@ class CoefficientSearch:
 def match_teacher(student: ExplainedModel, asked: Dataset) -> NDArray[np.bool_]:
     """Return which examples a student answers as its teacher does, [N]."""
     asked = align_labels(student, asked)
-    equal = compare_form(student.task, predict_answers(student, asked)) == get_teacher_answers(asked)
+    equal = compare_form(student.task, predict_dataset(student, asked)) == get_teacher_predictions(asked)
     alike: NDArray[np.bool_] = equal.reshape(len(asked), -1).all(1)
     return alike
 

@@ -17,10 +17,10 @@ from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 @dataclass(frozen=True)
 class GenericAttention(OutputExplainer, SinglePass):
-    """Relevance of each position for where the answer is read, by attention and its gradient (Chefer et al. 2021b).
+    """Relevance of each position for where the prediction is read, by attention and its gradient (Chefer et al. 2021b).
 
     Ā = mean_h max(0, ∂f_c/∂A ⊙ A) of each layer; R = (I + Ā_N) ··· (I + Ā_1); the score is the row of R where the
-    answer is read, with its own entry set to 0. Unsigned. Because of the clamping it is not linear in the logit.
+    prediction is read, with its own entry set to 0. Unsigned. Because of the clamping it is not linear in the logit.
 
     In an encoder-decoder, a cross-attention adds R̄_ddᵀ Ā R̄_ee to R_de (eqs. 8 to 10), with d the decoder and e the
     encoder; R̄ is R with the rows of R − I divided by their sums.

@@ -24,7 +24,7 @@ class ValueZeroing(Explainer):
     """Rollout of C_ij ∝ 1 − cos(y_i, y_i with the value of j zeroed) over the layers (Mohebbi et al. 2023). Unsigned.
 
     y is a layer's output on its true input; rows of C sum to 1. A layer's output contains its residual branches, so no
-    identity is added. The score is the row of C^N ··· C^1 where the answer is read; `layers` are the rows of the
+    identity is added. The score is the row of C^N ··· C^1 where the prediction is read; `layers` are the rows of the
     products up to each layer. Scores do not depend on the explained class.
     """
 

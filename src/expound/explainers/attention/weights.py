@@ -51,8 +51,8 @@ class LayerwiseAttention(SinglePass):
 class AttentionLast(LayerwiseAttention):
     """Last layer's attention, mean over heads: mean_h A^N[q, :]. Unsigned. Encoder-decoders: cross-attention.
 
-    `query`: attention from the position where the answer is read (`readout`: the first one of an encoder, the last one
-    of a decoder), or the `mean` over all positions. `TokenScores.layers` contains every layer's attention.
+    `query`: attention from the position where the prediction is read (`readout`: an encoder's first, a decoder's last
+    one), or the `mean` over all positions. `TokenScores.layers` contains every layer's attention.
     """
 
     query: Query = "readout"
@@ -104,7 +104,7 @@ class AttentionAll(AttentionLast):
 
 @dataclass(frozen=True)
 class ScaledAttention(OutputExplainer, SinglePass):
-    """Last layer's attention times its gradient, each averaged over heads, where the answer is read. Signed."""
+    """Last layer's attention times its gradient, each averaged over heads, where the prediction is read. Signed."""
 
     assumes: ClassVar = OF_ATTENTION
     card: ClassVar = MethodCard(
@@ -130,7 +130,7 @@ class ScaledAttention(OutputExplainer, SinglePass):
 
     def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
         """Return the attention of the last layer."""
-        # A decoder's last layer has two attentions: its own and the cross-attention. The answer depends on these
+        # A decoder's last layer has two attentions: its own and the cross-attention. The prediction depends on these
         # blocks, not on the maps among all positions that are made of them, so gradients are taken at the blocks.
         return outputs.blocks[-2:] or outputs.attentions[-1:]
 
@@ -152,7 +152,7 @@ class ScaledAttention(OutputExplainer, SinglePass):
 class AttentionRollout(LayerwiseAttention):
     """Attention multiplied through the layers, with half of each layer's weight on the residual. Unsigned.
 
-    A' = (mean_h A + I) / 2; the row of A'_N ··· A'_1 where the answer is read (Abnar and Zuidema 2020).
+    A' = (mean_h A + I) / 2; the row of A'_N ··· A'_1 where the prediction is read (Abnar and Zuidema 2020).
     `TokenScores.layers` contains that row of A'_l ··· A'_1 for every layer l. In an encoder-decoder, a decoder layer's
     own attention and its cross-attention are two steps, each with half of the weight on the residual.
     """
@@ -185,7 +185,7 @@ class AttentionRollout(LayerwiseAttention):
 
 
 def select_readout_row(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Tensor) -> Tensor:
-    """Return the row [B, N] of a matrix [B, L, N] at the position where the answer is read."""
+    """Return the row [B, N] of a matrix [B, L, N] at the position where the prediction is read."""
     weights = model.readout_weights(batch, target).to(matrix.dtype)
     return (weights[:, None] @ matrix)[:, 0]
 

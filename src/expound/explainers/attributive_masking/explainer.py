@@ -1,4 +1,4 @@
-"""Attributive masking (AML): a model that learns which words the answer of another model needs."""
+"""Attributive masking (AML): a model that learns which words the prediction of another model needs."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ BACKBONE = "backbone"
 
 
 class AttributiveMasking(MaskingNetwork, SinglePass):
-    """Scores a = G(x, y) of how much the answer y needs each token, in [0, 1] (Barkan et al. 2024). Unsigned.
+    """Scores a = G(x, y) of how much the prediction y needs each token, in [0, 1] (Barkan et al. 2024). Unsigned.
 
     The network G reads the text in its own tokens; scores are transferred along the characters if the explained model
-    has another tokenizer. y is the model's answer; for another class than the predicted one, y is 1 for that class.
+    has another tokenizer. y is the model's prediction; for another class than the predicted one, y is 1 for that class.
     With `refine_steps`, a copy of G is trained further on each example alone, see `Refinement`.
 
     Arguments: see `MaskingNetwork`.
@@ -112,7 +112,7 @@ class AttributiveMasking(MaskingNetwork, SinglePass):
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
-        """Return scores [B, L] for the model's answer.
+        """Return scores [B, L] for the model's prediction.
 
         Raises:
             ExpoundError: a model with another task or another number of classes.

@@ -18,7 +18,7 @@ MIN_PROBABILITY = 1e-7
 
 
 def preservation(kept: Tensor, answer: Tensor) -> Tensor:
-    """Return −Σ_j y_j log F_j(x') (eq. 5) from logits [B, C] under the mask and the unmasked answer y [B, C]: [B]."""
+    """Return −Σ_j y_j log F_j(x') (eq. 5) from logits [B, C] under the mask and prediction y [B, C] without it: [B]."""
     return -(answer * to_float32(kept).log_softmax(-1)).sum(-1)
 
 

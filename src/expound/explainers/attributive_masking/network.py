@@ -1,4 +1,4 @@
-"""The network of a masking model: an encoder that scores each token for the answer of another model."""
+"""The network of a masking model: an encoder that scores each token for the prediction of another model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from expound.models.passes.replace_inputs import replace_embeddings
 class MaskingNetwork(nn.Module):
     """An encoder with a head that is shared by all tokens, d → d (tanh) → 1 (sigmoid).
 
-    The encoder reads the text in its own tokens, followed by one embedding of the explained model's answer,
+    The encoder reads the text in its own tokens, followed by one embedding of the explained model's prediction,
     z_0 + Σ_j y_j z_j (Barkan et al. 2024).
 
     Args:
@@ -40,7 +40,7 @@ class MaskingNetwork(nn.Module):
         reader = ExplainedModel(backbone, tokenizer, "classification")
         if reader.is_decoder:
             raise ExpoundError(f"the masking model reads in both directions: {type(backbone).__name__} does not")
-        # One position is left for the embedding of the answer.
+        # One position is left for the embedding of the prediction.
         reader.requested_max_length = reader.max_length - 1
         self.reader, self.retokenize = reader, Retokenizer(reader)
         hidden, deviation = int(backbone.config.hidden_size), float(getattr(backbone.config, "initializer_range", 0.02))
@@ -66,7 +66,7 @@ class MaskingNetwork(nn.Module):
             answer: y [B, C], the explained model's answer.
         """
         own = retokenized.own
-        # The last column is the answer's own state.
+        # The last column is the prediction's own state.
         hidden = self._encode(own, self.encode_answer(answer))[:, : own.length]
         scores: Tensor = self.head(hidden).squeeze(-1).sigmoid()
         return scores.masked_fill(~own.content, 0.0)
@@ -81,15 +81,15 @@ class MaskingNetwork(nn.Module):
         return retokenized.map_scores(scores, self.settings.aggregation)
 
     def _encode(self, own: Batch, answer: Tensor) -> Tensor:
-        """Return the last layer [B, L' + 1, d], with the answer's embedding after the last token of each text."""
-        # Each text gets the answer right after its last real token, so that padding does not separate them.
+        """Return the last layer [B, L' + 1, d], with the prediction's embedding after the last token of each text."""
+        # Each text gets the prediction right after its last real token, so that padding does not separate them.
         last = own.length - 1 - own.attended.long().flip(1).argmax(1, keepdim=True)
         inputs: dict[str, Tensor] = {}
         for name in ("input_ids", "token_type_ids"):
             if name in own.inputs and name in self.reader.forward_parameters:
                 fill = self.reader.pad_id if name == "input_ids" else 0
                 values = nn.functional.pad(own.inputs[name], (0, 1), value=fill)
-                # RoBERTa numbers positions by the ids that are not padding: the answer needs a real id, any one.
+                # RoBERTa numbers positions by the ids that are not padding: the prediction needs a real id, any one.
                 inputs[name] = values.scatter(1, last + 1, own.inputs[name].gather(1, last))
         inputs["attention_mask"] = nn.functional.pad(own.attended, (0, 1)).scatter(1, last + 1, True).long()
         words = self.reader.embedding(inputs["input_ids"])

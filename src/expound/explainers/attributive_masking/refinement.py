@@ -118,7 +118,7 @@ class _RefinementBatch:
     def copies(self) -> MaskingNetwork:
         """Return the masking model with a copy of its trainable weights for each example."""
         masking = self.masking
-        # Embeddings of the answer and of the mask are shared, though they are trained otherwise.
+        # Embeddings of the prediction and of the mask are shared, though they are trained otherwise.
         fixed = [masking.answers, masking.masking.embedding]
         trained = [weight for weight in fixed if weight is not None and weight.requires_grad]
         for weight in trained:

@@ -41,9 +41,9 @@ class Refinement:
     """Refinement of the masking model for each example at inference (Barkan et al. 2024, §3.1).
 
     A copy of the masking model, without dropout, takes `refine_steps` AdamW steps on the example's own loss; its
-    embeddings, including those of the answer, do not change. `metric` evaluates the map before every step and after the
-    last one, and the best map is kept, the first one if several are equal. Values of this metric are therefore selected
-    on the examples that they are reported for.
+    embeddings do not change. `metric` evaluates the map before every step and after the last one, and the best map is
+    kept, the first one if several are equal. Values of this metric are therefore selected on the examples that they
+    are reported for.
 
     A step of the whole masking model costs two forward and two backward passes of the explained model and, with the
     gradients of its weights, three passes of the masking model. With `refine_layers` the lower layers run once for all

@@ -129,7 +129,7 @@ class BackwardRules(DimensionwiseExplainer):
     def _explain_by_length(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None]
     ) -> list[TokenScores]:
-        """Explain the examples of each length apart, for models whose answers padding changes."""
+        """Explain the examples of each length apart, for models whose predictions padding changes."""
         logits = model(batch).logits.detach()
         lengths = batch.attended.sum(1)
         explanations = []

@@ -25,7 +25,7 @@ from expound.models.token_heads import Tagging
 
 @dataclass(frozen=True)
 class DecompX(Explainer):
-    """Length of each position's component of the last hidden state where the answer is read. Unsigned.
+    """Length of each position's component of the last hidden state where the prediction is read. Unsigned.
 
     Hidden states are kept as sums of components, one per position, through attention, residuals, norms held at their
     scales, and feed-forwards held at their activation slopes; every bias is shared among the components (Modarressi et

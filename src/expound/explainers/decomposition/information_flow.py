@@ -27,15 +27,15 @@ ROWS = 64
 
 @dataclass(frozen=True)
 class InformationFlow(LayerMaps):
-    """Information flow routes from where the answer is read back to the input (Ferrando and Voita 2024). Unsigned.
+    """Information flow routes from where the prediction is read back to the input (Ferrando and Voita 2024). Unsigned.
 
     After attention the residual stream is m_i = x_i + Σ_jh a_ihj W_O v_hj (in post-norm families before its norm). The
     share of a part p is max(1e-5, ‖m‖₁ − ‖p − m‖₁), divided by the sum over all parts, and 0 for positions that
     attention does not reach. C_ij sums the heads, with the residual's share on the diagonal: rows sum to 1.
 
     Args:
-        form: `rollout`, the row of C_N ··· C_1 where the answer is read; or `routes`, the weakest link of the strongest
-            route to each position: scores above τ mark the positions that the authors' graph at τ reaches.
+        form: `rollout`, the row of C_N ··· C_1 where the prediction is read; or `routes`, the weakest link of the
+            strongest route to each position: scores above τ mark the positions that the authors' graph at τ reaches.
         min_share: for a rollout: shares of single heads up to it are dropped, and the rest is normalized again.
     """
 
@@ -59,7 +59,7 @@ class InformationFlow(LayerMaps):
     def compute(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
-        """Compute the scores; `layers` of routes: the strongest route from the answer down to each layer's input."""
+        """Compute the scores; `layers` of routes: the strongest route from the readout down to each layer's input."""
         if self.form == "rollout":
             return super().compute(model, batch, targets, outputs)
         traces, explanations = trace_examples(model, batch), []

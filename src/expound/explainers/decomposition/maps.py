@@ -25,7 +25,7 @@ LARGEST_PRODUCT = 2.0**40
 class LayerMaps(Explainer):
     """Base of methods with a map M_l of how much position j contributes to position i in layer l: R_l = M_l R_{l-1}.
 
-    Scores are the row of R_N where the answer is read. No identity is added, since the maps contain the residual. The
+    Scores are the row of R_N where the prediction is read. No identity is added: the maps contain the residual. The
     maps of a deep pre-norm model are lengths of thousands, whose product no float32 holds: R_l is then divided by a
     power of two, the same for all positions and targets of an example, so only ratios within an example are defined.
 

@@ -25,7 +25,7 @@ from expound.models.state import PROCESS_LOCK
 CAPTURE = Capture(differentiable_twice=True)
 Rule = Literal["rescale", "captum"]
 ALLOWED_ROUNDING = 5
-"""Rounding errors of one answer that the sum of the scores may miss."""
+"""Rounding errors of one prediction that the sum of the scores may miss."""
 
 
 @dataclass(frozen=True)

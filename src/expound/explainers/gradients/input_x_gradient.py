@@ -24,7 +24,7 @@ class InputXGradient(DimensionwiseExplainer, EmbeddingGradient):
         equation=r"s_i = \langle \partial f_c / \partial E_i, E_i \rangle",
         use="A cheap signed score in a training loop, or the first baseline of a comparison.",
         avoid="Do not use it without `random` beside it: in many comparisons it is no better than chance. Where the "
-        "answer is saturated in a word, that word's gradient is near zero.",
+        "prediction is saturated in a word, that word's gradient is near zero.",
     )  # fmt: skip
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point]:

@@ -24,7 +24,7 @@ class RationaleExtractor(LearnedExplainer):
     """The probability that a token is selected, from its state in the model's last layer; the target has no effect.
 
     A linear layer turns the state into the parameters of a random gate. `expound train extractor` trains it together
-    with the model, whose answer must be right when it sees the selected tokens only (Lei et al. 2016; Bastings et al.
+    with the model, whose prediction must be right from the selected tokens only (Lei et al. 2016; Bastings et al.
     2019). Unsigned. Untrained, all tokens have equal scores.
 
     Args:
@@ -37,7 +37,7 @@ class RationaleExtractor(LearnedExplainer):
         paper="Bastings et al. 2019",
         unit="probability to be selected",
         equation=r"s_i = P(z_i \neq 0 \mid h^N_i)",
-        use="Use it as a baseline: a rationale that is learned with the answer, without human rationales.",
+        use="Use it as a baseline: a rationale that is learned with the prediction, without human rationales.",
         avoid="Do not use it for a model that must not change: the model is trained with it.",
     )  # fmt: skip
 

@@ -65,7 +65,7 @@ class CoalitionMethod(OutputExplainer):
         return self.passes(length)[0] / 2
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Return scores [B, L] that the method derives from the model's answers on sets of units."""
+        """Return scores [B, L] that the method derives from the model's predictions on sets of units."""
         unit = number_units(batch, self.unit)
         counts = (unit.max(1).values + 1).tolist()
         random = example_generators(batch, self.seed)

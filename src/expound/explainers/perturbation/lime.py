@@ -1,4 +1,4 @@
-"""LIME: a linear model of the answers in the neighborhood of the input."""
+"""LIME: a linear model of the predictions in the neighborhood of the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Occlusion: the change of the answer when a word is removed."""
+"""Occlusion: the change of the prediction when a word is removed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Occlusion(OutputExplainer):
         name="occlusion", family="perturbation", signed=True, cost="(words + 1) F", paper="Zeiler and Fergus 2014",
         unit="drop in {output} when removed",
         equation=r"s_i = p_c(x) - p_c(x \setminus i)",
-        use="Use it beside any other method: it needs only the model's answers, and everybody understands it.",
+        use="Use it beside any other method: it needs only the model's predictions, and everybody understands it.",
         avoid="Do not use it when several words say the same (removing one of them changes nothing), or for long "
         "texts without `search=tree`.",
     )  # fmt: skip

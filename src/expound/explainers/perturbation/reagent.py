@@ -1,4 +1,4 @@
-"""ReAGent: importance updated by the change of the answer's probability when tokens are replaced at random."""
+"""ReAGent: importance updated by the change of the prediction's probability when tokens are replaced at random."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def draw_replacements(
 
 
 def is_sufficient(model: ExplainedModel, batch: Batch, target: Tensor, path: Tensor, others: Tensor) -> Tensor:
-    """Return whether the best positions of ζ [M, B, L] keep the answer when the rest is `others` [M, B, L]: [M, B]."""
+    """Return whether the best positions by ζ keep the prediction if the rest becomes `others` [M, B, L]: [M, B]."""
     candidates = path.masked_fill(~batch.removable, -torch.inf)
     best = candidates.topk(min(KEPT_POSITIONS, batch.length), -1).indices
     kept = torch.zeros_like(others, dtype=torch.bool).scatter_(2, best, True) | ~batch.removable

@@ -1,1 +1,1 @@
-"""Metrics that remove or keep parts of an input and look at the answer."""
+"""Metrics that remove or keep parts of an input and look at the prediction."""

@@ -1,4 +1,4 @@
-"""Area under the curve of the answer while units are deleted or inserted in the order of their scores."""
+"""Area under the curve of the prediction while units are deleted or inserted in the order of their scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeletionAuc(UnitOrderMetric):
         computed="Words are masked by decreasing score, in at most 50 steps of nearly equal size (`n_steps`), until "
         "all are masked; the value is the area under the probability over the masked share. {p} {units} {masked}",
         read="Lower is better: the probability falls early. The curve starts at p(x), and a model that never changes "
-        "its answer scores p(x). {control}",
+        "its prediction scores p(x). {control}",
         use="You want the whole curve in one number, without choosing fractions.",
         avoid="Do not use it to compare models of different confidence; use `naopc_comprehensiveness`.",
     )  # fmt: skip
@@ -42,7 +42,7 @@ class DeletionAuc(UnitOrderMetric):
         return (2 * number * count + steps) // (2 * steps)
 
     def aggregate(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
-        """Return the area under the answers [S + 1, B] over the share of deleted units: [B]."""
+        """Return the area under the predictions [S + 1, B] over the share of deleted units: [B]."""
         return torch.trapezoid(answers, sizes / counts.clamp(min=1).double(), dim=0)
 
 

@@ -39,7 +39,7 @@ class Comprehensiveness(AtBudget):
         "{removed}",
         read="0.30 means that the probability fell by 30 points. The highest possible value is p(x); 0: the model does "
         "not need these tokens; below 0: it is more confident without them. {control}",
-        use="Does the answer need the tokens that the explanation names?",
+        use="Does the prediction need the tokens that the explanation names?",
         avoid="Do not use it alone if the model never saw texts with gaps: deleted texts are then unlike its training "
         "texts. Read it together with `f_fidelity`.",
     )  # fmt: skip
@@ -56,7 +56,7 @@ class Sufficiency(AtBudget):
         "{removed}",
         read="Lower is better. 0: the top alone gives the same probability; below 0: a higher one; 0.30: 30 points are "
         "missing. {control}",
-        use="Are the tokens that the explanation names enough for the answer?",
+        use="Are the tokens that the explanation names enough for the prediction?",
         avoid="Do not use it on texts of a few words: a fifth of them is one token, which is hardly a text.",
     )  # fmt: skip
     keeps_top: ClassVar = True
@@ -91,7 +91,7 @@ class AopcSufficiency(AveragedErasure):
         "the tokens (`fractions`). {p} {tokens} {removed}",
         read="Lower is better. 0: the top alone is enough at every fraction; 0.30: 30 points are missing on average. "
         "{control}",
-        use="Together with `aopc_comprehensiveness`: are the tokens that the answer needs also enough for it?",
+        use="Together with `aopc_comprehensiveness`: are the tokens that the prediction needs also enough for it?",
         avoid="Do not use it to compare models, whose ranges differ; use `naopc_sufficiency`.",
     )  # fmt: skip
     keeps_top: ClassVar = True
@@ -117,8 +117,8 @@ class ComprehensivenessMinusSufficiency(Differences, AtBudget):
         equation=r"p(\text{top}_k) - p(x \setminus \text{top}_k)",
         computed="Comprehensiveness minus sufficiency: the probability with only the top fifth of the tokens "
         "(`fraction`), minus the probability without them. {p} {tokens} {removed}",
-        read="From −1 to 1. Near 1: the top alone decides, and without it the answer is lost. 0: top and rest give the "
-        "same probability. {control}",
+        read="From −1 to 1. Near 1: the top alone decides, and without it the prediction is lost. 0: top and rest give "
+        "the same probability. {control}",
         use="You want comprehensiveness and sufficiency in one number, as AML reports it.",
         avoid="Do not use it when you want to know which of the two failed.",
     )  # fmt: skip

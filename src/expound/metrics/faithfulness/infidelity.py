@@ -1,4 +1,4 @@
-"""Infidelity: the error with which the scores of removed units add up to the drop of the answer."""
+"""Infidelity: the error with which the scores of removed units add up to the drop of the prediction."""
 
 from __future__ import annotations
 

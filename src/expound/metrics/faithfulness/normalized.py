@@ -18,22 +18,22 @@ from expound.data.cards import MetricCard
 from expound.metrics.faithfulness.erasure import AveragedErasure, Probability, compute_drops
 
 EPSILON = 1e-4
-"""Guards the division: if the model answers x₀ like x, a drop above this counts as the largest possible one."""
+"""Guards the division: if x₀ and x have the same prediction, a drop above this counts as the drop to the empty text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedComprehensiveness(AveragedErasure):
-    """Share of the possible drop that is caused by removing the top, averaged over fractions."""
+    """Share of the drop to the empty text that removing the top causes, averaged over fractions."""
 
     card: ClassVar = MetricCard(
         name="normalized_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
         equation=r"\frac{p(x) - p(x \setminus \text{top}_k)}{p(x) - p(\emptyset)}",
-        computed="Comprehensiveness as a share of the largest drop: the one to ∅, the text without anything but "
+        computed="Comprehensiveness as a share of the drop to the empty text ∅, which has nothing but "
         "special tokens. Drops below 0 count as 0, shares above 1 as 1, and the value is the mean over five fractions "
         "(1, 5, 10, 20 and 50 % of the tokens, `fractions`). {p} {tokens} {removed}",
-        read="From 0 to 1. 0.40: on average, removing the top causes 40 % of the largest drop. If the model answers ∅ "
-        "as it answers x, any drop above 0.0001 counts as 1. {control}",
+        read="From 0 to 1. 0.40: on average, removing the top causes 40 % of the drop to the empty text. If the empty "
+        "text has the same prediction, any drop above 0.0001 counts as 1. {control}",
         use="The model is very confident for some texts and hardly for others, and all texts should count equally.",
         avoid="Do not use it when the model gives the class the same probability without any text: the shares are "
         "then noise.",

@@ -1,7 +1,7 @@
 """Soft comprehensiveness and sufficiency: elements of word embeddings are set to zero at random, guided by the scores.
 
 With scores a scaled to [0, 1], E^S keeps each element with probability a and E^C with probability 1 − a (Zhao and
-Aletras 2023). D is the distance of the answer from the one to the whole input, D₀ that distance when all content is
+Aletras 2023). D is the distance of the prediction from the whole input's prediction, D₀ the same when all content is
 zero. Soft sufficiency is max(0, D₀ − D(E^S)) / D₀ and soft comprehensiveness D(E^C) / D₀. Both are NaN if D₀ is below
 a millionth. Draws belong to an example, so that all methods get the same ones.
 """
@@ -31,7 +31,7 @@ NOTHING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class SoftErasure(Metric):
-    """Distance that the answer moves when elements of word embeddings are set to zero at random.
+    """Distance that the prediction moves when elements of word embeddings are set to zero at random.
 
     Elements of tokens with high scores are likely to be zeroed or, with `keeps_top`, likely to be kept.
 
@@ -70,11 +70,11 @@ class SoftErasure(Metric):
         return share.clamp(max=1) if self.distance == "probability" else share
 
     def supports(self, model: ExplainedModel) -> bool:
-        """Return whether the model's answer is a distribution, or one probability for `distance="probability"`."""
+        """Return whether the model's prediction is a distribution, or one probability for `distance="probability"`."""
         return model.task.supports("decisions") or (model.task.is_generated and self.distance == "probability")
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example [B], see `Metric.compute`; NaN if zeros are answered like the whole input.
+        """Return one value per example [B], see `Metric.compute`; NaN if zeros give the whole input's prediction.
 
         Raises:
             ExpoundError: a task without a distribution.
@@ -126,7 +126,7 @@ class SoftErasure(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftComprehensiveness(SoftErasure):
-    """Share of the largest distance when high scores are zeroed; above 1 if the answer moves farther than by zeros."""
+    """Distance moved when high scores are zeroed, as a share of the distance when all embeddings are zero."""
 
     card: ClassVar = MetricCard(
         name="soft_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Zhao and Aletras 2023",
@@ -134,10 +134,10 @@ class SoftComprehensiveness(SoftErasure):
         equation=r"\frac{D(x, x \odot (1 - m))}{D(x, 0)}, \; m_i \sim \text{Bernoulli}(s_i)",
         computed="Scores are scaled from 0 to 1 within a text. Each element of a token's embedding is set to zero with "
         "the token's score as probability, and the model is asked again. D is the Hellinger distance between the two "
-        "answers (`distance`), as a share of the distance to the answer when all embeddings are zero; the mean over "
-        "`n_samples`.",
-        read="Higher is better. 0: the answer did not move; 1: it moved as far as without any text; above 1: farther. "
-        "Undefined (NaN) if zeros are answered like the text. {control}",
+        "predictions (`distance`), as a share of the distance to the prediction when all embeddings are zero; the mean "
+        "over `n_samples`.",
+        read="Higher is better. 0: the prediction did not move; 1: it moved as far as without any text; above 1: "
+        "farther. Undefined (NaN) if zeros give the same prediction as the text. {control}",
         use="Deletion of whole tokens is too coarse, and the sizes of the scores should count.",
         avoid="Do not use it when only the order of scores means something, as with ranks: here scores are "
         "probabilities.",
@@ -154,7 +154,7 @@ class SoftSufficiency(SoftErasure):
         equation=r"\frac{\max(0, D(x, 0) - D(x, x \odot m))}{D(x, 0)}, \; m_i \sim \text{Bernoulli}(s_i)",
         computed="As `soft_comprehensiveness`, but each element of a token's embedding is kept with the token's score "
         "as probability.",
-        read="From 0 to 1, higher is better. 1: the answer did not move; 0: it moved as far as without any text. A "
+        read="From 0 to 1, higher is better. 1: the prediction did not move; 0: it moved as far as without any text. A "
         "method that scores everything high keeps more and looks better: `fraction` fixes how much is kept. {control}",
         use="Together with `soft_comprehensiveness`.",
         avoid="Do not use it when only the order of scores means something, as with ranks: here scores are "

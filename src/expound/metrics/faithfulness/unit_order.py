@@ -89,17 +89,17 @@ class UnitMetric(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class UnitOrderMetric(UnitMetric):
-    """A metric of the answers while units are removed, or with `keeps_top` added, in the order of their scores."""
+    """A metric of the predictions while units are removed, or with `keeps_top` added, in the order of their scores."""
 
     keeps_top: ClassVar[bool] = False
 
     @abstractmethod
     def removal_sizes(self, counts: Tensor) -> Tensor:
-        """Return how many units are removed (or added) for each of N answers: [N, B], given the `counts` [B]."""
+        """Return how many units are removed (or added) for each of N predictions: [N, B], given the `counts` [B]."""
 
     @abstractmethod
     def aggregate(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
-        """Return one value per example [B] from the answers [N, B] at the removal sizes [N, B]."""
+        """Return one value per example [B] from the predictions [N, B] at the removal sizes [N, B]."""
 
     def select_output(self, model: ExplainedModel) -> ExplainedModel:
         """Return the model with the output (probability, log-probability) that the metric measures."""

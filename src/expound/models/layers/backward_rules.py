@@ -23,10 +23,10 @@ def apply_backward_rules(
     rules: DerivativeRules = LINEAR_RULES,
     explained: Explained | None = None,
 ) -> Iterator[None]:
-    """Let derivatives follow the rules inside the block; the model's answers stay the same.
+    """Let derivatives follow the rules inside the block; the model's predictions stay the same.
 
-    With `LINEAR_RULES` the answer is affine in the representations that enter any layer, if every function between is
-    known (see `prove_rules`). Attention has to be computed by torch's functions
+    With `LINEAR_RULES` the prediction is affine in the representations that enter any layer, if every function between
+    is known (see `prove_rules`). Attention has to be computed by torch's functions
     (`Capture(differentiable_twice=True)`).
 
     Args:

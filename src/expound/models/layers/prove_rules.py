@@ -23,7 +23,7 @@ CAPTURE = Capture(differentiable_twice=True)
 def prove_rules(model: Any, batch: Batch, answer: Tensor, rules: DerivativeRules, tolerance: float) -> str:
     """Return which function the rules do not explain, or an empty string.
 
-    Under rules the answer z is a sum of products ⟨x, ∂z/∂x⟩ over the input embeddings and over everything that is added
+    Under rules the prediction z is a sum of products ⟨x, ∂z/∂x⟩ over the input embeddings and everything that is added
     on the way (biases, positions, token types), if and only if no function that is not linear kept its own derivative.
     With `attention="shared"` the same is asked of attention's logits, and all softmaxes are held.
 
@@ -109,9 +109,9 @@ def _describe_first(model: Any, batch: Batch, rules: DerivativeRules, tolerance:
     outputs = explained.outputs
     first = _find_first([output for _, _, output in outputs], is_explained)
     if first is None:
-        return f"{share:.1%} of its answer comes from functions that its rules do not explain"
+        return f"{share:.1%} of its prediction comes from functions that its rules do not explain"
     module, name, _ = outputs[first]
-    return f"the rules do not explain what {name!r} computes in {module or 'the model'} ({share:.1%} of the answer)"
+    return f"the rules do not explain what {name!r} computes in {module or 'the model'} ({share:.1%} of the prediction)"
 
 
 def _find_first(outputs: Sequence[Tensor], is_explained: Any) -> int | None:

@@ -87,7 +87,7 @@ def load(
         device: where to put a model loaded by name; default: the GPU if there is one; "auto": see `device_map`.
         dtype: the floating point type to load it in, such as "bfloat16"; "8bit" and "4bit" store the weights of linear
             layers in 8 or 4 bits, by bitsandbytes; default: the checkpoint's own.
-        task: the kind of the model's answer, if its configuration does not say it. `prompt`: a causal language model
+        task: what the model predicts, if its configuration does not say it. `prompt`: a causal language model
             classifies by continuing `template`, which has `{text}` in the place of the text, with one of `labels`; see
             `PromptedModel`. `generation`: a causal language model or an encoder-decoder is explained in its responses;
             see `GeneratingModel` and `EncoderDecoderModel`. `similarity`: an encoder is explained in its similarity of

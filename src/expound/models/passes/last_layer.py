@@ -1,4 +1,4 @@
-"""Passes without the parts of the last layer that the answer does not depend on."""
+"""Passes without the parts of the last layer that the prediction does not depend on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def skip_unread_positions(model: HuggingFaceModel, batch: Batch) -> Iterator[Non
 
     This saves most of a layer, and logits stay the same. It applies to heads that read the first position, where the
     part of a layer that adds the residual to attention's output is a module, and to language models with norms first.
-    Where this model answers otherwise when the skipped positions are NaN, passes run in full.
+    Where this model predicts otherwise when the skipped positions are NaN, passes run in full.
 
     Args:
         model: a model whose last layer's hidden states are not needed inside the block.
@@ -89,7 +89,7 @@ def _compute_first_position(
     def widen(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
         if not isinstance(output, Tensor):
             return (widen(module, inputs, output[0]), *output[1:])
-        # A head that reads these positions in longer texts only must not answer. In training they are not NaN, since
+        # A head that reads these positions in longer texts only must not predict. In training they are not NaN, since
         # a zero gradient times NaN would reach the weights of modules after the layer.
         is_trained = torch.is_grad_enabled() and any(weight.requires_grad for weight in model.parameters())
         fill = 0.0 if is_trained else torch.nan

@@ -1,1 +1,1 @@
-"""Answers to perturbed inputs: keep-masks become inputs, equal inputs are run once, passes are packed by tokens."""
+"""Predictions on perturbed inputs: keep-masks become inputs, equal inputs are run once, passes are packed by tokens."""

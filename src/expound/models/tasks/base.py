@@ -18,15 +18,15 @@ from expound.models.outputs import to_float32
 TEXT = "A short text, by which a model is tried."
 OutputKind = Literal["logit", "log_prob", "prob"]
 Property = Literal["decisions", "one_target", "one_choice", "labels", "classes"]
-"""Properties of answers: a decision that can flip; one target at a time; a choice among exclusive ones; named labels;
-exactly one class of the whole input.
+"""Properties of predictions: a decision that can flip; one target at a time; a choice among exclusive ones; named
+labels; exactly one class of the whole input.
 """
 
 
 class Task(ABC):
     """A task: it reads logits from a Hugging Face output and computes the score of a target.
 
-    `is_read_at_positions`: the answer is read at positions of the text, not where a head for the whole text reads.
+    `is_read_at_positions`: the prediction is read at positions of the text, not where a head for the whole text reads.
     `predicts_number`: the answer is a number, which has no probability. `is_generated`: the answer is a text.
     `reads_context`: the text is a question, which is never cut, and the answer a part of its context.
     `sample`: an example on which a model of the task can be tried.
@@ -46,7 +46,7 @@ class Task(ABC):
     output: OutputKind | None = None
 
     def supports(self, *properties: Property) -> bool:
-        """Return whether the task's answers have all of these properties, see `Property`."""
+        """Return whether the task's predictions have all of these properties, see `Property`."""
         return self.properties.issuperset(properties)
 
     def with_output(self, output: OutputKind | None) -> Self:
@@ -154,7 +154,7 @@ class Task(ABC):
         return self.pick(F.log_softmax(to_float32(logits), -1), target)
 
     def log_distributions(self, logits: Tensor) -> Tensor:
-        """Return the log-probabilities of the choices, in the last dimension, of each distribution in the answer."""
+        """Return the log-probabilities of the choices, in the last dimension, for each distribution of a prediction."""
         return F.log_softmax(logits, -1)
 
     def losses(self, logits: Tensor, batch: Batch) -> Tensor:

@@ -43,7 +43,7 @@ def _explain_ties(board: Leaderboard, leaders: Sequence[int], title: str) -> str
     """Return why no method is best, as the end of a sentence; empty if one is."""
     first = f"{board.titles[0]} has {board.mean[0, 0]:.3f}"
     if np.abs(board.mean[:, 0]).max() < NEGLIGIBLE:
-        # The answers of a model that ignores its input still differ by tiny amounts, which a test finds significant.
+        # Predictions of a model that ignores its input still differ by tiny amounts, which a test finds significant.
         return f"{title} is 0.000 for all methods: look at the model's accuracy first."
     if not leaders:
         return f"no method is significantly worse than the best by {title}; {first}.{_format_need(board)}"

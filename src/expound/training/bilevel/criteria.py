@@ -68,7 +68,7 @@ class CriterionTrainer(ObjectiveTrainer):
         `constant_explanations` is the share of explanations whose scores are all equal, `coefficient_change` the
         largest change of a coefficient by the training. `random_comprehensiveness_replaced` and `…_removed` are the
         comprehensiveness of random scores if words are replaced as in training, and if they are removed: a model that
-        loses its answer at any replaced word has a high value of the former.
+        loses its prediction at any replaced word has a high value of the former.
         """
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         batches = list(self._batches(sample_evenly(data, AUXILIARY_ROWS))) if judged else []
@@ -90,7 +90,7 @@ class CriterionTrainer(ObjectiveTrainer):
         return figures
 
     def _evaluate_criterion(self, criterion: Criterion, batch: Batch) -> Tensor:
-        """Return the metric's values [B]; for simulatability the answers of student and model [B, 2, …]."""
+        """Return the metric's values [B]; for simulatability the predictions of student and model [B, 2, …]."""
         if isinstance(criterion, Simulatability):
             student = criterion.companion.network.explained
             return torch.stack([_predict(student, batch), _predict(self.explained, batch)], 1)

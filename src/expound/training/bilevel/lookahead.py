@@ -25,7 +25,7 @@ Part = Literal["loss", "simulation", "explanation"]
 class Student(nn.Module):
     """A student model and its explainer, as one function of their weights.
 
-    The labels of its batches are the teacher's answers.
+    The labels of its batches are the teacher's predictions.
 
     Args:
         model: the student; in training mode its dropout is active.
@@ -58,7 +58,7 @@ class Student(nn.Module):
         )
 
     def simulation(self, batch: Batch) -> Tensor:
-        """Compute L_sim, the task's loss at the teacher's answers (eq. 1), a mean over the batch."""
+        """Compute L_sim, the task's loss at the teacher's predictions (eq. 1), a mean over the batch."""
         with skip_unread_positions(self.explained, batch):
             return mean_task_loss(self.explained, batch, self.explained(batch).logits)
 
@@ -120,9 +120,9 @@ class LookaheadStep:
         (teacher_explanation · gradient).sum() to a loss.
 
         Args:
-            batch: x, with the teacher's answers as labels.
+            batch: x, with the teacher's predictions as labels.
             teacher_explanation: e_T [B, L], a distribution over real positions; its graph is not used.
-            held_out: x_v, with the teacher's answers as labels.
+            held_out: x_v, with the teacher's predictions as labels.
             seed: seed of the student's dropout in its step; the global random state is not changed.
             explained: e_T of x_v [B, L], a leaf. If given, the loss is L_student(x_v), and the leaf's `.grad` is set.
             gradients: ∇_θ L_student(x) by name, if a backward pass with this seed has computed it; it is not changed.
@@ -209,7 +209,7 @@ class _OuterLoss(NamedTuple):
 
 
 def _model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights that answers depend on, which excludes the explainer's."""
+    """Return the weights that predictions depend on, which excludes the explainer's."""
     return {name: weight for name, weight in weights.items() if not name.startswith("explainer.")}
 
 

@@ -23,7 +23,7 @@ from expound.training.bilevel.teacher_outputs import (
     RowCollator,
     TeacherBatch,
     compare_form,
-    get_teacher_answers,
+    get_teacher_predictions,
     restore_gold,
 )
 from expound.training.loop.trainer import ObjectiveTrainer
@@ -37,7 +37,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
     step comes between the student's backward pass and its step.
 
     Evaluations have the figure `simulatability`. The task's figures are against people's labels if the data has them,
-    else against the teacher's answers.
+    else against the teacher's predictions.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
     def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """Return the figures against people's labels if there are any, and the simulatability of the teacher."""
         task, gold = self.explained.task, restore_gold(dataset)
-        sim = simulatability(task.name, compare_form(task, predicted), get_teacher_answers(dataset))
+        sim = simulatability(task.name, compare_form(task, predicted), get_teacher_predictions(dataset))
         return super().score_predictions(predicted, gold or dataset) | {"simulatability": sim}
 
     def _loss_and_terms(self) -> dict[str, float]:

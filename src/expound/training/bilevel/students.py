@@ -42,9 +42,9 @@ from expound.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from expound.training.bilevel.teacher_outputs import (
     ROW,
     compare_form,
-    get_teacher_answers,
+    get_teacher_predictions,
     label_by_teacher,
-    predict_answers,
+    predict_dataset,
     restore_gold,
     teacher_outputs,
 )
@@ -88,7 +88,7 @@ class Teaching:
     def train_student(
         self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions
     ) -> TrainResult:
-        """Train one student into a folder; its labels in both splits are the teacher's answers.
+        """Train one student into a folder; its labels in both splits are the teacher's predictions.
 
         The folder also gets `student_explainer` and, if it is learned, `teacher_explainer`. With `retrain` the first
         student, with which the explainer was learned, is kept in a folder whose name ends with `-learned`.
@@ -118,7 +118,7 @@ class Teaching:
         objectives: Sequence[Objective] | None = None,
     ) -> TrainResult:
         """Train a student on data labeled by the teacher; `objectives` may be made of more data than `train`."""
-        if self.teacher.task.predicts_number and np.ptp(get_teacher_answers(dev)) == 0:
+        if self.teacher.task.predicts_number and np.ptp(get_teacher_predictions(dev)) == 0:
             raise ExpoundError(
                 "the teacher gives every row of the dev data the same value, with which no correlation is defined: "
                 "give other dev data, or another teacher"
@@ -195,8 +195,10 @@ class Teaching:
 def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     """Return a student's `simulatability` on labeled data, and the task's figures against people's labels."""
     data, task = align_labels(model, data), model.task
-    predicted, gold = predict_answers(model, data), restore_gold(data)
-    figures = {"simulatability": simulatability(task.name, compare_form(task, predicted), get_teacher_answers(data))}
+    predicted, gold = predict_dataset(model, data), restore_gold(data)
+    figures = {
+        "simulatability": simulatability(task.name, compare_form(task, predicted), get_teacher_predictions(data))
+    }
     if gold is not None:
         figures |= evaluation.score(task.name, predicted, gold)
     return figures

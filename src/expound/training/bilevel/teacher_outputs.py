@@ -1,4 +1,4 @@
-"""The outputs of a frozen teacher on a dataset, computed once: its answers, and values for every position."""
+"""The outputs of a frozen teacher on a dataset, computed once: its predictions, and values for every position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class TeacherBatch(Batch):
-    """A batch with the teacher's answers as labels, and its explanation [B, L], zero at padding."""
+    """A batch with the teacher's predictions as labels, and its explanation [B, L], zero at padding."""
 
     teacher_explanation: Tensor | None = None
 
@@ -126,13 +126,13 @@ def encode_batches(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[
         yield indices, model.encode([rows[index] for index in indices])
 
 
-def predict_answers(model: ExplainedModel, data: Dataset) -> Array:
-    """Return a model's answers in the data's order, see `evaluation.compute_predictions`."""
+def predict_dataset(model: ExplainedModel, data: Dataset) -> Array:
+    """Return a model's predictions in the data's order, see `evaluation.compute_predictions`."""
     return evaluation.predict_rows(model, _select_inputs(data))
 
 
 def compare_form(task: Task, predicted: Array) -> Array:
-    """Return the answers in the form in which students are compared: classes [n], values [n] or spans [n, 2]."""
+    """Return the predictions in the form in which students are compared: classes [n], values [n] or spans [n, 2]."""
     if task.supports("classes"):
         classes: Array = predicted.argmax(-1)
         return classes
@@ -152,7 +152,7 @@ def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
     task = teacher.task
     if not task.supports("one_target"):
         raise ExpoundError("students learn one class, a value or a span per example, not several labels at once")
-    labels = compare_form(task, predict_answers(teacher, data))
+    labels = compare_form(task, predict_dataset(teacher, data))
     column = "answer" if task.reads_context else "label"
     kept = _select_inputs(data)
     if task.reads_context:
@@ -181,8 +181,8 @@ def restore_gold(data: Dataset) -> Dataset | None:
     return data.remove_columns(column).rename_column(GOLD, column)
 
 
-def get_teacher_answers(data: Dataset) -> Array:
-    """Return the teacher's answers in a student's data, in the form of `compare_form`."""
+def get_teacher_predictions(data: Dataset) -> Array:
+    """Return the teacher's predictions in a student's data, in the form of `compare_form`."""
     if "answer" in data.column_names:
         return np.array([spans[0] if spans else (0, 0) for spans in data["answer"][:]])
     return np.asarray(data["label"][:])

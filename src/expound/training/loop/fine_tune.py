@@ -235,7 +235,7 @@ def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[O
         replaced, removed = (float(last[f"eval_random_comprehensiveness_{name}"]) for name in ("replaced", "removed"))
         if replaced > removed + SHORTCUT:
             yield (
-                f"the model loses its answer at any word that is replaced: random scores have comprehensiveness "
+                f"the model loses its prediction at any word that is replaced: random scores have comprehensiveness "
                 f"{replaced:.2f} by replacement, {removed:.2f} by removal. Judge explanations by removal, and train "
                 "with --perturbation mixture or fewer steps"
             )
