@@ -31,7 +31,7 @@ QUICK["integrated_gradients"] = {"n_steps": 2}
 
 def make_exchange(start, end, words=("It", "is", "so.", "Is", "it?")):
     """An exchange whose response has one token per word."""
-    return Exchange("p", ("prompt",), ((0, 1),), (False,), " ".join(words), words, tuple(word_extents(words)))
+    return Exchange("p", ("prompt",), ((0, 1),), ("prompt",), " ".join(words), words, tuple(word_extents(words)))
 
 
 def word_extents(words):
@@ -193,7 +193,7 @@ def test_invalid_targets_are_refused(model, target):
 
 def explanation(
     scores=((3.0, -1.0, 0.5), (0.0, 2.0, 0.25)),
-    sources=(True, True, False),
+    sources=("source", "source", "user"),
     units=("one", "two", "three"),
     spans=((0, 3), (3, 5)),
     log_probs=(-0.5, -1.5),
@@ -235,7 +235,11 @@ def test_citations_name_the_best_sources_of_each_sentence():
         [("doc 2", 0.0), ("doc 1", -1.0)],
         [("doc 2", 4.0), ("doc 1", 1.0)],
     ]
-    assert explanation(sources=(False,) * 3).citations(5)[0].sources == [("doc 1", 3.0), ("user", 0.5), ("doc 2", -1.0)]
+    assert explanation(sources=("user",) * 3).citations(5)[0].sources == [
+        ("doc 1", 3.0),
+        ("user", 0.5),
+        ("doc 2", -1.0),
+    ]
 
 
 def test_text_html_and_table_views():
@@ -366,7 +370,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
         (("--prompt", "none.txt"), "none.txt does not exist"),
         (
             ("--prompt", "prompt.txt", *sources, "--unit", "page"),
-            "unit 'page'. Valid choices: paragraph, sentence, source",
+            "unit 'page'. Valid choices: message, paragraph, sentence, source",
         ),
         (("--prompt", "prompt.txt", *sources, "--source", "one=two.txt"), "two sources are called 'one'"),
     ):

@@ -30,7 +30,7 @@ def test_only_what_the_user_asks_last_is_visible_and_sources_apart():
         ("doc 2", "two women are holding packages ."),
         ("user", "what is small ?"),
     ]
-    assert prompt.is_source == (True, True, False)
+    assert prompt.kinds == ("source", "source", "user")
     assert not prompt.special, "a chat's template writes special tokens itself"
 
 
@@ -45,7 +45,7 @@ def test_earlier_messages_on_request_and_tools_answers():
     prompt = parse_prompt({"messages": messages}, tokenizer())
     assert list_visible_parts(prompt) == [("system", "it is long")]
     prompt = parse_prompt({"messages": messages[:4]}, tokenizer())
-    assert list_visible_parts(prompt) == [("system", "it is long"), ("user", "the plot"), ("tool", "a film")]
+    assert list_visible_parts(prompt) == [("system", "it is long"), ("user", "the plot"), ("tool result", "a film")]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_earlier_messages_on_request_and_tools_answers():
 def test_where_sources_go(prompt, expected):
     found = parse_prompt({"prompt": prompt, "sources": SOURCES}, tokenizer())
     assert found.names == tuple(expected)
-    assert found.is_source == tuple(name.startswith("doc") for name in expected)
+    assert found.kinds == tuple("source" if name.startswith("doc") else "prompt" for name in expected)
     whole = found.template.fill(found.texts)[0]
     assert not {"{", "\ue000"} & set(whole)
     assert all(whole.count(text.strip()) == 1 for text in SOURCES.values())

@@ -20,7 +20,7 @@ WORDS = (Unit("a", 0, 0, 1), Unit("warmly", 0, 2, 8), Unit("film", 0, 9, 13))
 TOKENS = tuple(Unit(text) for text in ("[CLS]", "a", "warm", "##ly", "film", "[SEP]"))
 TARGET = Target("positive", 1, 0.1, output=1.5)
 RESPONSE = Exchange(
-    "<u>a film<a>", ("doc", "user"), ((3, 4), (5, 9)), (True, False), "So. No.", ("So.", "No."), ((0, 3), (4, 7))
+    "<u>a film<a>", ("doc", "user"), ((3, 4), (5, 9)), ("source", "user"), "So. No.", ("So.", "No."), ((0, 3), (4, 7))
 )
 
 
@@ -348,5 +348,5 @@ def test_json_has_no_number_that_json_lacks():
 def test_files_of_another_version_say_what_to_do(tmp_path):
     (tmp_path / "config.json").write_text('{"format": "expound-attributions", "format_version": 1, "config": {}}')
     (tmp_path / "attributions.parquet").write_bytes(b"")
-    with pytest.raises(ExpoundError, match="has version 1, expected 2: explain and save again"):
+    with pytest.raises(ExpoundError, match="has version 1, expected 3: explain and save again"):
         Explanations.load(tmp_path)

@@ -24,7 +24,7 @@ from expound.explainers.units import Units, find_strongest_pairs, list_units, pl
 from expound.models import Batch, ExplainedModel
 from expound.models.encoding.encode import make_batches, read_metadata, select_targets
 from expound.models.encoding.labels import read_examples
-from expound.models.generation.examples import prompt_to_row
+from expound.models.generation.examples import prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
 from expound.models.loading.load import ModelSource, load
 from expound.models.outputs import require_finite_logits
@@ -78,10 +78,12 @@ def attribute(
         method: an id of `expound.list_methods()` or an explainer, by default `default_method`; a list gives a dict.
         target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
             (for, against) of two classes explains the difference of their outputs. For generated text: the response as
-            a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
-        unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`, or per example a list of spans
-            (start, end) of its characters, or (number of the text, start, end) in pairs and chats; methods that remove
-            input remove a whole unit.
+            a whole, its "sentences", "words" or "tokens", the "answer" after its thoughts, a "tool_call" (or
+            "tool_name", "tool_arguments"), or spans (start, end) of its tokens.
+        unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`, in a conversation also `message`,
+            `tool_result` or `thought` (sentences of thoughts, those before the answer included); or per example a list
+            of spans (start, end) of its characters, or (number of the text, start, end) in pairs and chats; methods
+            that remove input remove a whole unit.
         batch_size: examples per batch; default: as many as fit a token budget. Similar lengths share a batch.
         show_progress: show a progress bar on stderr; default: if the work takes longer than a second.
         allow_nan: continue if scores are not finite; a warning tells for how many examples.
@@ -330,7 +332,7 @@ def _explain_spans(
     attribute_target: bool,
 ) -> Explanation:  # fmt: skip
     """Explain spans of the response of one example."""
-    batch = model.encode([row])
+    batch = model.encode([show_units(row, unit)])
     (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
     spans, name = find_target_spans(exchange, target), unit if isinstance(unit, str) else "span"
     units = list_units(batch, unit) if isinstance(unit, str) else place_spans(batch, unit, index)

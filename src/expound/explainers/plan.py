@@ -20,7 +20,7 @@ from expound.explainers.gradients.forward_sums import is_forward_cheaper
 from expound.explainers.registry import is_removal_method, resolve_unit
 from expound.explainers.units import list_units
 from expound.models import ExplainedModel
-from expound.models.generation.examples import prompt_to_row
+from expound.models.generation.examples import prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
 from expound.models.passes.forward_mode import PASSES_PER_PART
 from expound.reports.records import find_target_spans
@@ -95,12 +95,14 @@ def plan_work(
     if attribute_target:
         require_token_scores(method)
     has_response = "response" in prompt_to_row(row)
-    batch = model.encode([add_placeholder_response(model, row, max_new_tokens)])
+    batch = model.encode([show_units(add_placeholder_response(model, row, max_new_tokens), unit)])
     (exchange,) = batch.exchanges or ()
     count = len(exchange.tokens)
     # Words of a response that does not exist yet are unknown; each token may be one.
     if target == "words" and not has_response:
         target = "tokens"
+    elif isinstance(target, str) and target.startswith("tool_") and not has_response:
+        target = "response"
     rows = len(find_target_spans(exchange, target))
     units = len(list_units(batch, unit).units)
     by_units = not attribute_target and is_forward_cheaper(method, rows, units)

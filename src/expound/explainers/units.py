@@ -20,14 +20,14 @@ from expound.data.alignment import (
     find_span_of_tokens,
     find_text_of_tokens,
 )
-from expound.data.unit_names import Spans, UnitName
+from expound.data.unit_names import CONVERSATION_UNITS, Spans, UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import Explainer
 from expound.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
 from expound.models import Batch, ExplainedModel
 from expound.reports.records import Unit
 
-ENDS = {"sentence": find_sentence_ends, "paragraph": find_paragraph_ends}
+ENDS = {"sentence": find_sentence_ends, "paragraph": find_paragraph_ends, "thought": find_sentence_ends}
 
 
 class Units(NamedTuple):
@@ -49,10 +49,11 @@ def number_units(batch: Batch, unit: UnitName) -> Tensor:
     """Return the number of each content position's unit [B, L], from 0 without gaps per example; -1 outside content.
 
     A source is one text: a document or a turn of a prompt, a side of a pair. `Batch.unit_of`, if set, defines the
-    sources (and, for batches of token ids without alignment, the sentences).
+    sources (and, for batches of token ids without alignment, the sentences). A message is one text of a conversation.
 
     Raises:
-        ExpoundError: an unknown unit, or sentences and sources of token ids without `unit_of`.
+        ExpoundError: an unknown unit, sentences and sources of token ids without `unit_of`, or a conversation without
+            any unit of this kind.
     """
     check_choice("unit", unit, get_args(UnitName))
     if unit == "token":
@@ -71,14 +72,24 @@ def number_units(batch: Batch, unit: UnitName) -> Tensor:
 
 def _number_larger_units(batch: Batch, unit: UnitName) -> Tensor:
     """Return the number of each position's sentence, paragraph or text [B, L]."""
+    if unit in CONVERSATION_UNITS and batch.exchanges is None:
+        raise ExpoundError(
+            f"unit={unit!r} is about conversations: load a model with task='generation', give 'messages'"
+        )
     if batch.unit_of is not None and (unit == "source" or batch.alignments is None):
         return batch.unit_of
     if batch.alignments is None:
         raise ExpoundError(f"nothing says which {unit} a position belongs to: give the batch unit_of")
     units = torch.full_like(batch.word_of, -1)
-    for row, attended, alignment in zip(units, batch.attended, batch.alignments, strict=True):
-        is_source = unit == "source"
-        numbers = find_text_of_tokens(alignment) if is_source else find_part_of_tokens(alignment, ENDS[unit])
+    for number, (row, attended, alignment) in enumerate(zip(units, batch.attended, batch.alignments, strict=True)):
+        sides = find_text_of_tokens(alignment)
+        numbers = find_part_of_tokens(alignment, ENDS[unit]) if unit in ENDS else sides
+        if unit in CONVERSATION_UNITS and batch.exchanges is not None:
+            texts = batch.exchanges[number].select_texts(unit)
+            numbers = [own if side in texts else -1 for own, side in zip(numbers, sides, strict=True)]
+            if max(numbers, default=-1) < 0:
+                advice = f"{unit.replace('_', ' ')}: the messages have none, or the chat template leaves it out"
+                raise ExpoundError(f"example {number} shows no {advice}")
         row[attended] = torch.tensor(numbers, device=batch.device)
     return units
 
@@ -118,7 +129,7 @@ def list_units(batch: Batch, unit: UnitName) -> Units:
         side = extents[0][0]
         start, end = min(span[1] for span in extents), max(span[2] for span in extents)
         name = alignment.texts[side][start:end]
-        if unit == "source" and batch.exchanges is not None:
+        if unit in ("source", "message", "tool_result") and batch.exchanges is not None:
             name = batch.exchanges[0].names[side]
         # A token may cover no characters, as a piece of a byte sequence.
         units.append(Unit(name or alignment.tokens[inside[0]], side, start, end))

@@ -17,6 +17,7 @@ from expound.data.registry import read_fields
 from expound.errors import ExpoundError, unknown
 from expound.reports import frames, records, storage
 from expound.reports.highlighted import highlight
+from expound.reports.margins import find_margins
 from expound.reports.merging import find_groups, group_targets
 from expound.reports.records import Citation, Exchange, Target, Unit
 from expound.reports.text import shorten
@@ -35,7 +36,8 @@ class Explanation:
         targets: [T] the outputs that are explained: a class, a value, an answer, a tag, or spans of a response.
         units: [U] the parts of the input that have scores, of the size `unit`.
         scores: [T, U].
-        unit: `token`, `word`, `sentence`, `paragraph`, `source`, `span` (chosen by the user), or `patch` of an image.
+        unit: `token`, `word`, `sentence`, `paragraph`, `source`, `message`, `tool_result`, `thought`, `span` (chosen by
+            the user), or `patch` of an image.
         texts: the one or two texts, or the visible texts of a prompt; empty for an image or token ids.
         method: the explainer's id; `params`: its parameters, JSON values only.
         prediction: what the model predicts; None for generated text.
@@ -232,6 +234,14 @@ class Explanation:
         if self.response_scores is not None:
             changes["response_scores"] = [self.response_scores[row].sum(0) for row in rows]
         return replace(self, **changes)
+
+    def margins(self, row: int = 0) -> dict[str, float]:
+        """Return how much more than the user's request each tool's result and each source moves a target, per token.
+
+        Raises:
+            ExpoundError: the explanation is not one of a chat by `unit="message"`.
+        """
+        return find_margins(self, row)
 
     def citations(self, k: int = 2) -> list[Citation]:
         """Return the k best sources of each sentence of the response (of each target that spans several sentences).

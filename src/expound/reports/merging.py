@@ -14,7 +14,7 @@ from expound.reports.records import Target, Unit
 if TYPE_CHECKING:
     from expound.reports.explanations import Explanation
 
-SIZES = ("token", "word", "sentence", "paragraph", "source")
+SIZES = ("token", "word", "sentence", "paragraph", "message", "source")
 
 
 def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[int], dict[int, int]]:
@@ -33,9 +33,7 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
     if any(each.segment < 0 for each in item.units):
         raise ExpoundError(f"the units have no text, so they belong to no {unit}")
     ends = [_find_ends(text, unit) for text in item.texts]
-    segments = list(range(len(item.texts)))
-    if unit == "source" and item.exchange is not None and any(item.exchange.is_source):
-        segments = [segment for segment in segments if item.exchange.is_source[segment]]
+    segments = list(range(len(item.texts))) if item.exchange is None else item.exchange.select_texts(unit)
     numbers: dict[tuple[int, int], int] = {}
     groups, merged = list[int](), list[Unit]()
     for each in item.units:
@@ -53,7 +51,7 @@ def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[in
     named = []
     for each in merged:
         name = item.texts[each.segment][each.start : each.end]
-        if unit == "source" and item.exchange is not None:
+        if unit in ("source", "message") and item.exchange is not None:
             name = item.exchange.names[each.segment]
         named.append(each._replace(text=name or each.text))
     of_space = {}

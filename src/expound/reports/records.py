@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Output = int | float | tuple[int, int]
 """An output of the model: a class id, a regression value, or a pair: a span's first and last position, two classes."""
 Extent = tuple[int, int]
-Rows = Literal["response", "sentences", "words", "tokens"]
+Rows = Literal["response", "sentences", "words", "tokens", "answer", "tool_call", "tool_name", "tool_arguments"]
 
 
 class Unit(NamedTuple):
@@ -35,6 +35,14 @@ class Unit(NamedTuple):
     segment: int = -1
     start: int = 0
     end: int = 0
+
+
+class Part(NamedTuple):
+    """Characters [start, end) of a response: a `thought`, the `answer` after it, or (part of) a `tool_call`."""
+
+    kind: str
+    start: int
+    end: int
 
 
 class _CitationFields(NamedTuple):
@@ -87,32 +95,49 @@ class Exchange:
         prompt: the whole text that the model reads.
         names: [S] names of the prompt's visible texts.
         places: [S] their characters in the prompt.
-        is_source: [S] whether they were given as sources.
+        kinds: [S] what each is: `source`, `prompt`, a role, `thought`, `tool_call` or `tool_result`.
         response: the text that follows the prompt.
         tokens: [R] the tokens of the response as text.
         token_spans: [R] their characters in the response.
+        parts: the thoughts and tool calls in the response, and the answer after the thoughts.
     """
 
     prompt: str
     names: tuple[str, ...]
     places: tuple[Extent, ...]
-    is_source: tuple[bool, ...]
+    kinds: tuple[str, ...]
     response: str
     tokens: tuple[str, ...]
     token_spans: tuple[Extent, ...]
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def is_source(self) -> tuple[bool, ...]:
+        """Whether each visible text was given as a source, [S]."""
+        return tuple(kind == "source" for kind in self.kinds)
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The names of the sources, in the order of the prompt."""
         return tuple(compress(self.names, self.is_source))
 
+    def select_texts(self, unit: str) -> list[int]:
+        """Return the numbers of the visible texts that have units of this size; `source`: of all without any source."""
+        if unit == "source" and not any(self.is_source):
+            return list(range(len(self.names)))
+        if unit in ("source", "tool_result", "thought"):
+            return [number for number, kind in enumerate(self.kinds) if kind == unit]
+        return list(range(len(self.names)))
+
     def spans(self, rows: Rows) -> list[Extent]:
         """Return adjacent spans of response tokens: the whole response, or one span per sentence, word or token.
 
         A token belongs to the sentence or word that it starts in; a token that starts between two belongs to the next.
+        `tool_call` gives one span per call (`tool_name` and `tool_arguments` its parts), of the tokens that share
+        characters with it; `answer` the tokens after the thoughts.
 
         Raises:
-            ExpoundError: unknown rows.
+            ExpoundError: unknown rows, or a tool call of a response without one.
         """
         check_choice("rows of a response", rows, get_args(Rows))
         count = len(self.tokens)
@@ -120,6 +145,8 @@ class Exchange:
             return [(0, count)]
         if rows == "tokens":
             return [(token, token + 1) for token in range(count)]
+        if rows == "answer" or rows.startswith("tool_"):
+            return self._find_parts(rows)
         if rows == "sentences":
             ends = find_sentence_ends(self.response)
         else:
@@ -132,6 +159,26 @@ class Exchange:
             spans.append((first, last))
             first = last
         return spans or [(0, count)]
+
+    def _find_parts(self, kind: str) -> list[Extent]:
+        """Return the tokens of each part of this kind; without thoughts the answer is the whole response."""
+        spans, count = list[Extent](), len(self.token_spans)
+        for part in self.parts:
+            if part.kind != kind:
+                continue
+            inside = [place for place in range(count) if self.token_spans[place][1] > part.start]
+            if kind != "answer":
+                inside = [place for place in inside if self.token_spans[place][0] < part.end]
+            if inside:
+                spans.append((inside[0], inside[-1] + 1))
+        if not spans and kind == "answer":
+            return [(0, count)]
+        if not spans:
+            raise ExpoundError(
+                f"the response has no tool call: {self.response[:60]!r}. It is found in the last message's tool_calls, "
+                "or as JSON with a name and arguments; other forms are given as spans of tokens"
+            )
+        return spans
 
     def extent(self, span: Extent) -> Extent:
         """Return the characters of the response that a span of its tokens covers."""

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from expound.data.atomic_files import remove_abandoned, temporary_path
 from expound.data.provenance import get_versions
 from expound.errors import ExpoundError
-from expound.reports.records import Exchange
+from expound.reports.records import Exchange, Part
 
-FORMAT, FORMAT_VERSION = "expound-explanations", 2
+FORMAT, FORMAT_VERSION = "expound-explanations", 3
 DATA, CONFIG = "explanations.parquet", "config.json"
 TEXTS, SPANS, TABLE = pa.list_(pa.string()), pa.list_(pa.list_(pa.int64())), pa.list_(pa.list_(pa.float32()))
 UNITS = pa.list_(pa.struct({"text": pa.string(), "segment": pa.int64(), "start": pa.int64(), "end": pa.int64()}))
@@ -27,9 +27,10 @@ TARGET = pa.struct(
     {"text": pa.string(), "value": pa.string(), "probability": pa.float64(), "log_prob": pa.float64()}
     | {"output": pa.float64(), "place": pa.list_(pa.int64())}
 )
+PARTS = pa.list_(pa.struct({"kind": pa.string(), "start": pa.int64(), "end": pa.int64()}))
 EXCHANGE = pa.struct(
-    {"prompt": pa.string(), "names": TEXTS, "places": SPANS, "is_source": pa.list_(pa.bool_())}
-    | {"response": pa.string(), "tokens": TEXTS, "token_spans": SPANS}
+    {"prompt": pa.string(), "names": TEXTS, "places": SPANS, "kinds": TEXTS}
+    | {"response": pa.string(), "tokens": TEXTS, "token_spans": SPANS, "parts": PARTS}
 )
 COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "index": (pa.int64(), "the example's number, from 0"),
@@ -38,7 +39,10 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "texts": (TEXTS, "the text, its two texts, or the visible texts of a prompt"),
     "targets": (pa.list_(TARGET), "the T explained outputs: name, value as JSON (class, number, span), probability, …"),
     "prediction": (TARGET, "what the model predicts; null for generated text"),
-    "unit": (pa.string(), "the size of the units: token, word, sentence, paragraph, source, span, patch"),
+    "unit": (
+        pa.string(),
+        "the size of the units: token, word, sentence, paragraph, source, message, tool_result, thought, span, patch",
+    ),
     "units": (
         UNITS,
         "the U parts with scores: text, and segment (number of the text, -1 without), start and end in it",
@@ -85,11 +89,13 @@ def to_records(values: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for name in ("targets", "units", "tokens"):
         changes[name] = [each._asdict() for each in values[name]]
+    if values["exchange"] is not None:
+        exchange = values["exchange"]
+        changes["exchange"] = asdict(exchange) | {"parts": [part._asdict() for part in exchange.parts]}
+    if values["prediction"] is not None:
+        changes["prediction"] = values["prediction"]._asdict()
     names = ("one", "other", "value")
     changes["interactions"] = [dict(zip(names, pair, strict=True)) for pair in values["interactions"]]
-    for name, convert in (("prediction", lambda value: value._asdict()), ("exchange", asdict)):
-        if values[name] is not None:
-            changes[name] = convert(values[name])
     return dict(values) | changes
 
 
@@ -105,7 +111,8 @@ def from_row(row: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("units", "tokens", "interactions"):
         values[name] = [tuple(each.values()) for each in values.get(name, ())]
     if "exchange" in values:
-        values["exchange"] = Exchange(**{name: _to_tuples(value) for name, value in values["exchange"].items()})
+        exchange = {name: _to_tuples(value) for name, value in values["exchange"].items()}
+        values["exchange"] = Exchange(**exchange | {"parts": tuple(Part(**part) for part in exchange["parts"])})
     return values
 
 

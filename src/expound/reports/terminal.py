@@ -12,6 +12,7 @@ from expound.reports.explanations import Explanation
 from expound.reports.highlighted import colors
 from expound.reports.highlighted.highlight import format_best_units, format_bound_legend
 from expound.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_texts
+from expound.reports.margins import describe_margins
 from expound.reports.table import has_no_colors
 from expound.reports.text import replace_control_characters
 
@@ -76,7 +77,9 @@ def _render_response_part(item: Explanation, row: int) -> Text:
     so_far = ""
     if item.response_scores is not None:
         so_far = f", the response so far {np.nansum(item.response_scores[row]):+.3g}"
-    return text.append(f"← {replace_control_characters(format_best_units(item, row))}{so_far}")
+    text.append(f"← {replace_control_characters(format_best_units(item, row))}{so_far}")
+    margins = describe_margins(item, row)
+    return text.append(f"\n  {replace_control_characters(margins)}", "dim") if margins else text
 
 
 def _render_piece(piece: Piece, item: Explanation, plain: bool) -> Text:

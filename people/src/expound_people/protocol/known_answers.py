@@ -145,7 +145,7 @@ def _make_response_explanation(part: KnownPart, name: str, scores: NDArray[np.fl
         SEPARATOR.join(texts),
         (*part.sources, "prompt"),
         tuple((start, start + len(text)) for start, text in zip(starts, texts, strict=False)),
-        (*(True for _ in part.sources), False),
+        (*("source" for _ in part.sources), "prompt"),
         part.prediction,
         tuple(word.text for word in words),
         tuple((word.start, word.end) for word in words),

@@ -41,7 +41,7 @@ def explain(
         str,
         typer.Option(
             help="predicted, label, or a class by index or name. Generated text: response, sentences (default), words, "
-            "tokens, or token spans such as 0:4,7:9."
+            "tokens, answer (after the thoughts), tool_call, tool_name, tool_arguments, or token spans such as 0:4,7:9."
         ),
     ] = "predicted",
     html: Annotated[

@@ -40,7 +40,8 @@ Data = Annotated[
 Unit = Annotated[
     str | None,
     typer.Option(
-        help="token, word, sentence, paragraph or source. Default for generation: source if examples have sources."
+        help="token, word, sentence, paragraph or source; in a chat message, tool_result or thought. Default for "
+        "generation: source if examples have sources, else sentence."
     ),
 ]
 Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all if the data is one file.")]

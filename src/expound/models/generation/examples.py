@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from os.path import commonprefix
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from tokenizers import Encoding
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteria
 
-from expound.data.alignment import Alignment, align, find_text_of_tokens, trim_span
+from expound.data.alignment import Alignment, align, find_text_of_tokens
 from expound.data.rows import check_keys
+from expound.data.unit_names import CONVERSATION_UNITS
 from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding
-from expound.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template, tokenize_text
-from expound.models.generation.prompt import Prompt, parse_prompt
-from expound.models.layers.architecture import find_cache_argument
-from expound.models.state import preserve_random_state
-from expound.reports.records import Exchange
+from expound.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template
+from expound.models.generation.conversation import find_thought_field, list_calls
+from expound.models.generation.prompt import Prompt, number_duplicates, parse_prompt
+from expound.models.generation.responses import (
+    Response,
+    decode_response,
+    generate_response,
+    tokenize_decoder_response,
+    tokenize_response,
+)
+from expound.reports.records import Exchange, Part
 
 if TYPE_CHECKING:
     from expound.models.generation.model import GeneratingModel
@@ -52,9 +57,16 @@ def prompt_to_row(example: Any) -> dict[str, Any]:
     if "response" in row or not isinstance(messages, Sequence) or not messages:
         return row
     last = messages[-1]
-    if isinstance(last, Mapping) and last.get("role") == "assistant" and last.get("content"):
-        return row | {"messages": messages[:-1], "response": last["content"]}
-    return row
+    if not isinstance(last, Mapping) or last.get("role") != "assistant":
+        return row
+    # The chat template writes tool calls and thoughts; a content alone is the text that follows the prompt.
+    answer = last if list_calls(last) or find_thought_field(last) else last.get("content")
+    return row | {"messages": messages[:-1], "response": answer} if answer else row
+
+
+def show_units(row: Mapping[str, Any], unit: Any) -> Mapping[str, Any]:
+    """Return the row with a unit of a conversation, whose texts all become visible; with another unit as it is."""
+    return dict(row) | {"unit": unit} if isinstance(unit, str) and unit in CONVERSATION_UNITS else row
 
 
 def _read_completion(row: dict[str, Any]) -> None:
@@ -168,6 +180,15 @@ def _encode_row(
         tokens, texts = _fit_prompt(model, prompt, longest, number)
         # Encoded again: its tokens may depend on the end of the prompt.
         response = _encode_response(model, prompt, tokens, texts, row["response"], number)
+    prompt_text, places = prompt.template.fill(texts)
+    is_cut, extents = texts != prompt.texts, list(places.values())
+    if row.get("unit") == "thought" and not model.is_encoder_decoder:
+        tokens, response, moved, thoughts = _move_thoughts(model.tokenizer, tokens, response, len(texts))
+        extents += [(len(prompt_text) + start, len(prompt_text) + end) for start, end in thoughts]
+        texts = (*texts, *(moved[start:end] for start, end in thoughts))
+        prompt_text += moved
+    kinds = (*prompt.kinds, *["thought"] * (len(texts) - len(prompt.kinds)))
+    names = (*prompt.names, *kinds[len(prompt.kinds) :])
     added = [*model.decoder_start_ids, *response.ids]
     added_tokens, count = model.tokenizer.convert_ids_to_tokens(added), len(added)
     whole = TemplateEncoding(
@@ -178,13 +199,46 @@ def _encode_row(
         [*tokens.special_tokens_mask, *[1] * count],
         [0] * (len(tokens.ids) + count),
     )
-    alignment = align(texts, cast("Encoding", whole), truncated=texts != prompt.texts)
-    text, places = prompt.template.fill(texts)
+    alignment = align(texts, cast("Encoding", whole), truncated=is_cut)
     exchange = Exchange(
-        text, prompt.names, tuple(places.values()), prompt.is_source, response.text,
-        tuple(added_tokens[len(model.decoder_start_ids) :]), response.spans,
+        prompt_text, number_duplicates(names), tuple(extents), kinds, response.text,
+        tuple(added_tokens[len(model.decoder_start_ids) :]), response.spans, response.parts,
     )  # fmt: skip
     return whole, alignment, exchange
+
+
+def _move_thoughts(
+    tokenizer: Any, tokens: TemplateEncoding, response: Response, side: int
+) -> tuple[TemplateEncoding, Response, str, list[tuple[int, int]]]:
+    """Return the prompt's tokens extended by a response's up to its answer, the answer, and what was moved.
+
+    The thoughts become visible text number `side`, so that they can be removed; their characters come last. Tokens stay
+    those of the response. A response without thoughts stays as it is.
+    """
+    by_kind = {part.kind: part for part in response.parts}
+    if not {"thought", "answer"} <= set(by_kind):
+        return tokens, response, "", []
+    (_, start, end), cut, text = by_kind["thought"], by_kind["answer"].start, response.text
+    count = sum(last <= cut for _, last in response.spans)
+    offsets, sides = list[tuple[int, int]](), list[int | None]()
+    for first, last in response.spans[:count]:
+        is_inside = first < end and last > start
+        sides.append(side if is_inside else None)
+        offsets.append((max(first, start) - start, min(last, end) - start) if is_inside else (0, 0))
+    extended = TemplateEncoding(
+        [*tokens.ids, *response.ids[:count]],
+        [*tokens.tokens, *tokenizer.convert_ids_to_tokens(list(response.ids[:count]))],
+        [*tokens.offsets, *offsets],
+        [*tokens.sequence_ids, *sides],
+        [*tokens.special_tokens_mask, *(int(own is None) for own in sides)],
+        [0] * (len(tokens.ids) + count),
+    )
+    spans = tuple((first - cut, last - cut) for first, last in response.spans[count:])
+    parts = tuple(Part(kind, first - cut, last - cut) for kind, first, last in response.parts if kind != "thought")
+    moved = Response(response.ids[count:], text[cut:], spans, parts)
+    if not moved.ids:
+        raise ExpoundError("the response ends with its thoughts, so there is no answer to explain")
+    return extended, moved, text[:cut], [(start, end)]
 
 
 def _fit_prompt(
@@ -215,13 +269,17 @@ def _encode_response(
     response: Any,
     number: int,
 ) -> Response:
-    """Return the tokens of a response, which is a text or token ids."""
+    """Return the tokens of a response, which is a text, token ids, or a message that the chat template writes."""
+    parts: tuple[Part, ...] | None = None
+    if prompt.answer is not None:
+        response, parts = prompt.answer
     if isinstance(response, str) and response.strip():
         if model.is_encoder_decoder:
             return tokenize_decoder_response(model.tokenizer, response, model.decoder_start_ids)
         whole, places = prompt.template.fill(texts)
         literal = [places[number] for number in prompt.literal]
-        return tokenize_response(model.tokenizer, whole, tokens.ids, response, special=prompt.special, literal=literal)
+        made = tokenize_response(model.tokenizer, whole, tokens.ids, response, special=prompt.special, literal=literal)
+        return made if parts is None else replace(made, parts=parts)
     ids: list[int] = []
     if isinstance(response, Sequence | Tensor) and not isinstance(response, str):
         ids = [int(token) for token in response]
@@ -264,119 +322,3 @@ def _number_sources(batch: Batch, exchanges: Sequence[Exchange]) -> Tensor:
         sides = find_text_of_tokens(alignment)
         row[len(row) - len(sides) :] = numbers[sides]
     return units
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """R token `ids`, their `text`, and each token's `spans` in it, without white space at its ends."""
-
-    ids: tuple[int, ...]
-    text: str
-    spans: tuple[tuple[int, int], ...]
-
-
-def tokenize_response(
-    tokenizer: Any,
-    prompt: str,
-    prompt_ids: Sequence[int],
-    text: str,
-    *,
-    special: bool,
-    literal: Sequence[tuple[int, int]] = (),
-) -> Response:
-    """Return the tokens that the tokenizer appends to a prompt when a text follows it; `literal`: see `tokenize_text`.
-
-    Raises:
-        ExpoundError: it appends no token, or tokenizes the prompt differently when the text follows.
-    """
-    # The response is tokenized together with the prompt: alone it could begin with another token.
-    whole = tokenize_text(tokenizer, prompt + text, special=special, literal=literal)
-    # Special tokens that the tokenizer adds at the end are no part of the response.
-    end = 0
-    for place in range(len(whole.ids)):
-        if not whole.special_tokens_mask[place] or whole.offsets[place][1]:
-            end = place + 1
-    ids, count = whole.ids[:end], len(prompt_ids)
-    if ids[:count] != list(prompt_ids) or len(ids) == count:
-        raise ExpoundError(
-            f"the tokenizer does not continue {prompt[-20:]!r} by tokens of the response {text[:20]!r}: move white "
-            "space between the two, or give the response as ids"
-        )
-    spans: list[tuple[int, int]] = []
-    for first, last in whole.offsets[count:end]:
-        spans.append(trim_span(text, max(first - len(prompt), 0), last - len(prompt)))
-    return Response(tuple(ids[count:]), text, tuple(spans))
-
-
-def tokenize_decoder_response(tokenizer: Any, text: str, start: Sequence[int]) -> Response:
-    """Return the tokens of a text that a decoder generates, with special tokens before it that are not its start.
-
-    Raises:
-        ExpoundError: the text has no token.
-    """
-    whole = tokenize_text(tokenizer, text, target=True)
-    # mBART's tokenizer begins with the language code, which is the forced first token of the decoder.
-    first = 1 if whole.ids[:1] == list(start[1:2]) else 0
-    end = 0
-    for place, is_special in enumerate(whole.special_tokens_mask):
-        if not is_special:
-            end = place + 1
-    ids, offsets = whole.ids[first:end], whole.offsets[first:end]
-    if not ids:
-        raise ExpoundError(f"the tokenizer makes no token of the response {text[:20]!r}")
-    return Response(tuple(ids), text, tuple(trim_span(text, *offset) for offset in offsets))
-
-
-def decode_response(tokenizer: Any, ids: Sequence[int]) -> Response:
-    """Return ids with their text; special tokens have no characters."""
-
-    def decode(part: Sequence[int]) -> str:
-        return str(tokenizer.decode(part, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    text = decode(ids)
-    # A token's characters are what it adds to the text. The first bytes of a character decode to "�", hence the
-    # common prefix.
-    ends = [len(commonprefix([text, decode(ids[:count])])) for count in range(len(ids) + 1)]  # noqa: RUF071
-    return Response(tuple(ids), text, tuple(trim_span(text, start, end) for start, end in pairwise(ends)))
-
-
-@torch.no_grad()
-def generate_response(
-    model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int,
-    start: Sequence[int] = (), stopping_criteria: Sequence[StoppingCriteria] = (),
-) -> list[int]:  # fmt: skip
-    """Return the tokens that a Hugging Face model generates, with the end-of-text token if it reaches that.
-
-    Args:
-        model: a model with `generate`.
-        prompt_ids: the prompt.
-        pad_id: the padding token.
-        max_new_tokens: the most tokens.
-        temperature: 0 takes the likeliest token; otherwise tokens are drawn.
-        seed: of the draws.
-        start: ids that a decoder reads first.
-        stopping_criteria: transformers' criteria, called after each token; they can end the response.
-    """
-    # top_k=0: by default transformers draws from the 50 likeliest tokens only.
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
-    decoder: dict[str, Any] = {}
-    if start:
-        # transformers makes a cache of as many layers as the encoder has; this one grows with the decoder.
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        decoder = {"decoder_input_ids": torch.tensor([list(start)], device=model.device)}
-        name = find_cache_argument(model)
-        if name is not None:
-            decoder[name] = cache
-    # Explicit, because checkpoints (BART's) come with beam search and length limits of their own.
-    config = GenerationConfig(
-        max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=model.generation_config.eos_token_id,
-        num_beams=1, no_repeat_ngram_size=0, min_length=0, **sampling,
-    )  # fmt: skip
-    ids = torch.tensor([list(prompt_ids)], device=model.device)
-    with preserve_random_state():
-        torch.manual_seed(seed)
-        output = model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config,
-            stopping_criteria=StoppingCriteriaList(stopping_criteria), **decoder,
-        )  # fmt: skip
-    return [int(token) for token in output[0, len(start or prompt_ids) :]]

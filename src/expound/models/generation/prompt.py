@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from jinja2 import TemplateError
-
+from expound.data.unit_names import CONVERSATION_UNITS
 from expound.errors import ExpoundError, unknown
 from expound.models.encoding.template import Template
+from expound.models.generation.conversation import (
+    THOUGHT,
+    find_call,
+    find_thought_field,
+    get_function,
+    list_calls,
+    name_message,
+    read_template_arguments,
+    render_answer,
+    render_chat,
+)
+from expound.reports.records import Part
 
 logger = logging.getLogger(__name__)
 # Private-use characters, which no text contains and no chat template changes.
@@ -29,25 +39,32 @@ class Prompt:
         template: the prompt, with places for the texts.
         texts: the visible texts, which carry attribution.
         names: a name per text.
-        is_source: whether each text is a source.
+        kinds: what each text is: `source`, `prompt`, the role of a message, `thought`, `tool_call` or `tool_result`.
         special: whether the tokenizer adds special tokens (chat templates write them themselves).
         is_raw: whether the prompt has no chat template, and may write special tokens itself.
+        answer: the response that the example gives as a message, as the chat template writes it, with its parts.
     """
 
     template: Template
     texts: tuple[str, ...]
     names: tuple[str, ...]
-    is_source: tuple[bool, ...]
+    kinds: tuple[str, ...]
     special: bool
     is_raw: bool = False
+    answer: tuple[str, tuple[Part, ...]] | None = None
 
     @property
     def literal(self) -> list[int]:
         """Return the numbers of the texts in which special tokens are plain characters.
 
         Those are all texts in a chat; a prompt without a template may write special tokens itself, its sources not.
+        Between a tool call's name and its arguments the chat template may write some.
         """
-        return [number for number, is_source in enumerate(self.is_source) if is_source or not self.is_raw]
+        chosen = list[int]()
+        for number, kind in enumerate(self.kinds):
+            if kind == "source" or not (self.is_raw or kind == "tool_call"):
+                chosen.append(number)
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,7 @@ class _Block:
     name: str
     text: str
     visible: bool
+    kind: str = "prompt"
 
 
 class _Placeholders:
@@ -66,25 +84,33 @@ class _Placeholders:
     """
 
     def __init__(self) -> None:
-        self.texts: list[tuple[str, str, bool]] = []
+        self.texts: list[tuple[str, str, str]] = []
 
     def names(self) -> set[str]:
         """Return the names of the sources that have a placeholder."""
-        return {name for name, _, is_source in self.texts if is_source}
+        return {name for name, _, kind in self.texts if kind == "source"}
 
-    def insert(self, name: str, text: str, is_source: bool) -> str:
+    def insert(self, name: str, text: str, kind: str) -> str:
         """Return the text's placeholder, with the white space at the ends of the text around it."""
         # Chat templates strip messages, so white space at the ends is not part of the visible text.
         bare = text.strip()
         if not bare:
             return text
-        self.texts.append((name, bare, is_source))
+        self.texts.append((name, bare, kind))
         start = text.index(bare)
         return f"{text[:start]}\ue000{len(self.texts) - 1}\ue001{text[start + len(bare) :]}"
 
     def insert_rest(self, block: _Block, text: str) -> str:
         """Return a block's text between sources: its placeholder if the block is visible, else the text."""
-        return self.insert(block.name, text, False) if block.visible else text
+        if not block.visible:
+            return text
+        thought = THOUGHT.match(text) if block.kind == "assistant" else None
+        if thought is None:
+            return self.insert(block.name, text, block.kind)
+        start, end = thought.span(1)
+        inserted = self.insert("thought", thought[1], "thought")
+        answer = self.insert(block.name, text[thought.end() :], block.kind)
+        return text[:start] + inserted + text[end : thought.end()] + answer
 
     def fill(self, text: str) -> str:
         """Return the text with the visible texts in place of their placeholders."""
@@ -94,12 +120,12 @@ class _Placeholders:
         """Return the prompt of a text that contains every placeholder once.
 
         Raises:
-            ExpoundError: a placeholder is missing or repeated.
+            ExpoundError: a placeholder is repeated, or missing if it is no thought: templates leave out earlier ones.
         """
         parts = PLACEHOLDER.split(text)
         order = [int(number) for number in parts[1::2]]
-        for number, (missing, _, _) in enumerate(self.texts):
-            if order.count(number) != 1:
+        for number, (missing, _, kind) in enumerate(self.texts):
+            if order.count(number) != 1 and (kind != "thought" or number in order):
                 raise ExpoundError(
                     f"the chat template leaves out or repeats {missing!r}: give the prompt as text instead "
                     "(--raw-prompt)"
@@ -109,13 +135,13 @@ class _Placeholders:
         return Prompt(
             template,
             texts=tuple(text for _, text, _ in visible),
-            names=_number_duplicates([name for name, _, _ in visible]),
-            is_source=tuple(is_source for _, _, is_source in visible),
+            names=number_duplicates([name for name, _, _ in visible]),
+            kinds=tuple(kind for _, _, kind in visible),
             special=special,
         )
 
 
-def _number_duplicates(names: Sequence[str]) -> tuple[str, ...]:
+def number_duplicates(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names, the second and later occurrences of a name with a number."""
     unique: list[str] = []
     for place, name in enumerate(names):
@@ -130,9 +156,10 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     `sources` (texts by name) go where the text says `{sources}` (all of them, with blank lines between) or `{name}`,
     or where they occur word for word, or where the chat template has a place for documents. Scores are given to
     sources, to the prompt, and in a chat to the user's last message and the tools' answers to it; to other messages if
-    they have `"explain": True`. If the example has `"literal": True`, braces in its text are plain text: sources
+    they have `"explain": True`, and to all messages, thoughts and tool calls if the example's `unit` is one of a
+    conversation. If the example has `"literal": True`, braces in its text are plain text: sources
     without a place in the chat template are put before the user's last message. A chat template is given the example's
-    `tools` and `chat_template_kwargs`.
+    `tools` and `chat_template_kwargs`; it also writes a `response` that is a message.
 
     Raises:
         ExpoundError: neither or both of prompt and messages, an empty or unknown source, or one without a place;
@@ -142,7 +169,7 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     if is_chat == (example.get("prompt") is not None):
         raise ExpoundError(f"an example has either a 'prompt' or 'messages'; this one has: {', '.join(example)}")
     if is_chat:
-        blocks = _parse_messages(example["messages"])
+        blocks = _parse_messages(example["messages"], show_all=example.get("unit") in CONVERSATION_UNITS)
     else:
         blocks = [_Block("prompt", _require_text("prompt", example["prompt"]), True)]
     placeholders = _Placeholders()
@@ -153,22 +180,29 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
         contents = _put_sources_in_places(blocks, sources, placeholders, takes_documents=takes_documents)
     placed = placeholders.names()
     missing = [name for name in sources if name not in placed]
-    arguments = _read_template_arguments(example, tokenizer, is_chat=is_chat)
+    arguments = read_template_arguments(example, tokenizer, is_chat=is_chat)
     if not is_chat:
         prompt = placeholders.parse(contents[0], special=True)
         return replace(prompt, special=not _begins_with_added_token(prompt, tokenizer), is_raw=True)
-    documents = [{"title": name, "text": placeholders.insert(name, sources[name], True)} for name in missing]
+    documents = [{"title": name, "text": placeholders.insert(name, sources[name], "source")} for name in missing]
     arguments["documents"] = documents or None
-    rendered = _render_chat(tokenizer, example["messages"], contents, arguments)
+    messages = _fill_messages(example["messages"], blocks, contents, placeholders)
+    rendered = _insert_calls(messages, blocks, placeholders, partial(render_chat, tokenizer, arguments))
     prompt = placeholders.parse(rendered, special=False)
     # A template may change contents (trim, escape, cut), which placeholders would hide. So the filled prompt is
     # compared with what the template makes of the real texts.
     real_documents = [document | {"text": placeholders.fill(document["text"])} for document in documents]
-    real_contents = [placeholders.fill(text) for text in contents]
     arguments["documents"] = real_documents or None
-    if prompt.template.fill(prompt.texts)[0] != _render_chat(tokenizer, example["messages"], real_contents, arguments):
+    for message in messages:
+        message |= {key: placeholders.fill(text) for key, text in message.items() if isinstance(text, str)}
+    whole = prompt.template.fill(prompt.texts)[0]
+    if whole != render_chat(tokenizer, arguments, messages):
         raise ExpoundError("the chat template changes the messages: give the prompt as text instead (--raw-prompt)")
-    return prompt
+    if not isinstance(example.get("response"), Mapping):
+        return prompt
+    render = partial(render_chat, tokenizer, arguments, is_prompt=False)
+    answer = render_answer(render, [*messages, example["response"]], whole, getattr(tokenizer, "eos_token", None))
+    return replace(prompt, answer=answer)
 
 
 def name_sources(sources: Any) -> dict[str, str]:
@@ -205,7 +239,7 @@ def _require_text(what: str, value: Any) -> str:
     return value
 
 
-def _parse_messages(messages: Any) -> list[_Block]:
+def _parse_messages(messages: Any, *, show_all: bool) -> list[_Block]:
     """Return every message as a block, explained or not as `parse_prompt` describes."""
     rows = messages if isinstance(messages, Sequence) else ()
     roles = [row["role"] for row in rows if isinstance(row, Mapping) and isinstance(row.get("role"), str)]
@@ -216,16 +250,17 @@ def _parse_messages(messages: Any) -> list[_Block]:
     for number, (role, row) in enumerate(zip(roles, rows, strict=True)):
         # An assistant's message that only calls tools has the content None.
         text = _require_text(f"the content of message {number + 1} ({role})", row.get("content") or "")
-        is_current = number >= last_question and role in ("user", "tool")
-        blocks.append(_Block(role, text, bool(row.get("explain", is_current))))
+        kind, name = name_message(rows, number)
+        is_current = show_all or (number >= last_question and kind in ("user", "tool_result"))
+        blocks.append(_Block(name, text, bool(row.get("explain", is_current)), kind))
     return blocks
 
 
 def _put_sources_first(blocks: Sequence[_Block], sources: Mapping[str, str], placeholders: _Placeholders) -> list[str]:
     """Return the contents of the blocks, with all sources before the user's last message, or before the prompt."""
-    question = max((number for number, block in enumerate(blocks) if block.name in ("user", "prompt")), default=0)
+    question = max((number for number, block in enumerate(blocks) if block.kind in ("user", "prompt")), default=0)
     contents = [placeholders.insert_rest(block, block.text) for block in blocks[:question]]
-    documents = [placeholders.insert(name, text, True) for name, text in sources.items()]
+    documents = [placeholders.insert(name, text, "source") for name, text in sources.items()]
     contents.append("\n\n".join([*documents, placeholders.insert_rest(blocks[question], blocks[question].text)]))
     return contents + [placeholders.insert_rest(block, block.text) for block in blocks[question + 1 :]]
 
@@ -257,7 +292,7 @@ def _insert_placeholders(
         rest = [name for name in sources if "{" + name + "}" not in whole]
         text = text.replace(ALL_SOURCES, "\n\n".join("{" + name + "}" for name in rest))
         # Only named places are left, so no other block has to be looked at.
-        return _insert_placeholders(_Block(block.name, text, block.visible), [], sources, placeholders)
+        return _insert_placeholders(replace(block, text=text), [], sources, placeholders)
     spans: list[tuple[int, int, str, str]] = []
     for name, source in sources.items():
         place = "{" + name + "}"
@@ -273,7 +308,7 @@ def _insert_placeholders(
         # One source may occur inside another one.
         if start < end:
             continue
-        pieces += placeholders.insert_rest(block, text[end:start]) + placeholders.insert(name, source, True)
+        pieces += placeholders.insert_rest(block, text[end:start]) + placeholders.insert(name, source, "source")
         end = stop
     return pieces + placeholders.insert_rest(block, text[end:])
 
@@ -292,27 +327,6 @@ def _check_places(sources: Mapping[str, str], missing: Sequence[str], blocks: Se
         )
 
 
-def _read_template_arguments(example: Mapping[str, Any], tokenizer: Any, *, is_chat: bool) -> dict[str, Any]:
-    """Return an example's `tools` and `chat_template_kwargs` as arguments of the chat template."""
-    arguments: dict[str, Any] = {}
-    for name, kind in (("tools", list), ("chat_template_kwargs", dict)):
-        value = example.get(name)
-        if isinstance(value, str):
-            with suppress(ValueError):
-                value = json.loads(value)
-        if not isinstance(value, kind | None):
-            raise ExpoundError(f"expected {name} as a {kind.__name__}, got {value!r:.80}")
-        if value:
-            arguments |= value if kind is dict else {name: value}
-    for name in arguments:
-        if not is_chat:
-            raise ExpoundError(f"{name} is read by a chat template: give 'messages' instead of a 'prompt'")
-        # Templates ignore arguments that they do not know.
-        if name not in str(tokenizer.chat_template):
-            raise ExpoundError(f"the chat template does not read {name!r}: leave it out")
-    return arguments
-
-
 def _begins_with_added_token(prompt: Prompt, tokenizer: Any) -> bool:
     """Return whether a prompt begins with the token that the tokenizer would add before it, and say so."""
     text, start = prompt.template.fill(prompt.texts)[0], getattr(tokenizer, "bos_token", None)
@@ -325,15 +339,37 @@ def _begins_with_added_token(prompt: Prompt, tokenizer: Any) -> bool:
     return True
 
 
-def _render_chat(tokenizer: Any, messages: Any, texts: Sequence[str], arguments: Mapping[str, Any]) -> str:
-    """Return the messages with these contents as the chat template renders them, up to the beginning of an answer."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise ExpoundError("the tokenizer has no chat template: give a 'prompt' instead of 'messages'")
-    filled = [message | {"content": text} for message, text in zip(map(dict, messages), texts, strict=True)]
-    for message in filled:
+def _fill_messages(
+    messages: Any, blocks: Sequence[_Block], contents: Sequence[str], placeholders: _Placeholders
+) -> list[dict[str, Any]]:
+    """Return the messages with these contents, and with placeholders of visible thoughts."""
+    filled = list[dict[str, Any]]()
+    for message, block, text in zip(map(dict, messages), blocks, contents, strict=True):
         message.pop("explain", None)
-    try:
-        fixed = {"tokenize": False, "add_generation_prompt": True}
-        return str(tokenizer.apply_chat_template(filled, **{**arguments, **fixed}))
-    except (TemplateError, TypeError, ValueError, KeyError) as error:
-        raise ExpoundError(f"the chat template does not take these messages: {error}") from error
+        # A message that only calls tools keeps its content None, or has none: templates differ in what they test.
+        if text or message.get("content"):
+            message["content"] = text
+        field = find_thought_field(message)
+        if block.visible and field is not None:
+            message[field] = placeholders.insert("thought", message[field], "thought")
+        filled.append(message)
+    return filled
+
+
+def _insert_calls(
+    messages: Sequence[Mapping[str, Any]], blocks: Sequence[_Block], placeholders: _Placeholders,
+    render: Callable[[Sequence[Mapping[str, Any]]], str],
+) -> str:  # fmt: skip
+    """Return the rendered messages, with placeholders of visible tool calls too."""
+    rendered, found = render(messages), list[tuple[int, int, str]]()
+    for place, (message, block) in enumerate(zip(messages, blocks, strict=True)):
+        for number, call in enumerate(list_calls(message) if block.visible else ()):
+            extents, name = find_call(render, messages, place, number), str(get_function(call)["name"])
+            if extents is None:
+                logger.warning("the chat template leaves out the call of the tool %r: it has no unit", name)
+            else:
+                found.append((*extents.whole, f"tool call: {name}"))
+    # From the last one on, so that the places of the others stay.
+    for start, end, name in sorted(found, reverse=True):
+        rendered = rendered[:start] + placeholders.insert(name, rendered[start:end], "tool_call") + rendered[end:]
+    return rendered

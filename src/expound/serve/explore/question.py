@@ -9,14 +9,14 @@ from itertools import zip_longest
 from typing import get_args
 from urllib.parse import urlencode
 
-from expound.data.unit_names import UnitName
+from expound.data.unit_names import CONVERSATION_UNITS, UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.serve.choice import validate_choice
 from expound.serve.settings import MAX_DIGITS, Limits
 
 UNITS = ("word", "token")
 """The units of a text; empty, or one of `PROMPT_UNITS`, for a prompt."""
-PROMPT_UNITS = ("", *get_args(UnitName))
+PROMPT_UNITS = ("", *(name for name in get_args(UnitName) if name not in CONVERSATION_UNITS))
 ROWS = ("sentences", "words", "tokens")
 PREDICTED = "predicted"
 DEFAULT_TOKENS, MAX_TOKENS = 64, 512
