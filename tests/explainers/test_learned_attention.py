@@ -10,7 +10,7 @@ from entmax import entmax15, sparsemax
 
 from expound import ExpoundError, explainer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
-from expound.explainers.learned.learned_attention import normalize_jointly
+from expound.explainers.learned.learned_attention import find_queries, mean_head_logits, normalize_jointly
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from expound.models import Batch, Capture
@@ -67,6 +67,31 @@ def head_means(model, batch, row):
         heads = zip(queries[row], keys[row], strict=True)
         layers.append(torch.stack([mean_by_matrix(q @ k.T * scale, pairs) for q, k in heads]))
     return torch.stack(layers)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "mistral", "gemma3_text"])
+@torch.no_grad()
+def test_in_local_attention_means_are_over_the_queries_whose_window_reaches_the_key(family):
+    """The windows of the reference are the positions to which transformers' own eager attention gives weight."""
+    model = small(family)
+    batch = model.encode(uneven(family, 3))
+    outputs = run_model(model, batch)
+    found = mean_head_logits(model, batch, outputs)
+    model.model.set_attn_implementation("eager")
+    is_local = False
+    for row, real in enumerate(batch.attended):
+        one = alone(model, batch, row)[0].inputs
+        weights = model.model(input_ids=one["input_ids"], output_attentions=True).attentions
+        for layer, (queries, keys) in enumerate(zip(outputs.queries, outputs.keys, strict=True)):
+            pairs = (weights[layer][0] > 0).any(0)
+            is_local |= bool(pairs.sum() < visible_pairs(model, batch, row).sum())
+            for head, (q, k) in enumerate(zip(queries[row][:, real], keys[row][:, real], strict=True)):
+                expected = mean_by_matrix(q @ k.T * outputs.scalings[layer], pairs)
+                torch.testing.assert_close(found[row, layer, head, real], expected, rtol=1e-9, atol=1e-11)
+    assert is_local
+    gaps = torch.eye(4, dtype=torch.bool) | torch.eye(4, dtype=torch.bool).roll(2, 0)
+    with pytest.raises(ExpoundError, match="gaps between them"):
+        find_queries(gaps[None, None], torch.ones(1, 4, dtype=torch.bool), causal=False)
 
 
 @pytest.mark.parametrize("family", WITH_MATRICES)

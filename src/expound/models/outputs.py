@@ -80,6 +80,8 @@ class Outputs:
             positions of its sides: an encoder's [B, H, S, S], then alternately its decoder's self-attention
             [B, H, T, T] and cross-attention [B, H, T, S].
         scalings: the factor that q·k is multiplied by, per layer.
+        masks: the mask [B, 1, L, L] that attention was called with, per layer, True or 0 where a query sees a key; None
+            if a layer needs none. Empty for attention that is recorded by hooks.
         hidden_states: the embeddings' output, then one tensor per layer.
         distribution: the scores of all choices, see `Capture`.
     """
@@ -92,6 +94,7 @@ class Outputs:
     keys: tuple[Tensor, ...] = ()
     values: tuple[Tensor, ...] = ()
     scalings: tuple[float, ...] = ()
+    masks: tuple[Tensor | None, ...] = ()
     hidden_states: tuple[Tensor, ...] = ()
     distribution: Tensor | None = None
 

@@ -17,6 +17,7 @@ from expound.explainers.learned.learned_attention import (
     Norm,
     disable_autocast,
     explained_positions,
+    find_queries_of_layers,
     mean_logits,
     normalize_each,
     normalize_jointly,
@@ -163,12 +164,13 @@ class InterpretableAttention(LearnedAttention):
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """Return ψ (eq. 2), or s for `coefs`: [B, N, H, L]."""
         attended, causal = batch.attended, model.is_decoder
-        similarities = []
+        visible, similarities = list(find_queries_of_layers(outputs, attended, causal)), []
         if self.mix == "coefs":
             for layer in range(self.n_layers):
                 # ⟨ω_Q ⊙ q, ω_K ⊙ k⟩ = ⟨q, (ω_Q ⊙ ω_K) ⊙ k⟩: one product of weights instead of two of states.
                 weights = self.query_features[layer] * self.key_features[layer]
-                logits = mean_logits(outputs.queries[layer], outputs.keys[layer], attended, causal, weights)
+                heads = outputs.queries[layer], outputs.keys[layer]
+                logits = mean_logits(*heads, attended, causal, visible[layer], weights)
                 similarities.append(outputs.scalings[layer] * logits)
             return torch.stack(similarities, 1)
         queries = map(_weight_features, outputs.queries, self.query_features)
@@ -176,8 +178,8 @@ class InterpretableAttention(LearnedAttention):
         # All layers are normalized in one call, which shares the iterations of sparsemax (eq. 1).
         normalized = normalize_each(self.normalizer, [*queries, *keys])
         features = [layer.transpose(1, 2) for layer in normalized]
-        for query, key in zip(features[: self.n_layers], features[self.n_layers :], strict=True):
-            similarities.append(mean_logits(query, key, attended, causal))
+        for query, key, seen in zip(features[: self.n_layers], features[self.n_layers :], visible, strict=True):
+            similarities.append(mean_logits(query, key, attended, causal, seen))
         return torch.stack(similarities, 1)
 
     @torch.no_grad()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from entmax import entmax15, sparsemax
@@ -30,8 +30,8 @@ class LearnedAttention(LearnedExplainer):
     """An explainer whose parameters weight the parts of a model's attention.
 
     It explains every model with `n_layers` layers of `n_heads` heads, also with fused attention: queries are averaged
-    before they are multiplied with the keys, so that no L × L matrix is needed. Masks of local attention are ignored:
-    the mean includes queries whose window does not reach the key. For DeBERTa only the content-to-content term counts.
+    before they are multiplied with the keys, so that no product of L × L is needed. With local attention the mean is
+    over the queries whose window reaches the key. For DeBERTa only the content-to-content term counts.
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -64,7 +64,61 @@ def explained_positions(batch: Batch, special_tokens: bool) -> Tensor:
     return torch.where(batch.content.any(1, keepdim=True), batch.content, batch.attended)
 
 
-def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, weights: Tensor | None = None) -> Tensor:
+class Queries(NamedTuple):
+    """The range of queries, from `first` to before `end`, both [B, L], that see each key."""
+
+    first: Tensor
+    end: Tensor
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sums [B, L, …] of values [B, L, …] over each key's range."""
+        # Differences of cumulative sums take O(L) instead of O(L²).
+        sums = torch.cat([torch.zeros_like(values[:, :1]), values.cumsum(1)], 1)
+        shape = values.shape[2:]
+        first, end = (each[(..., *[None] * len(shape))].expand(-1, -1, *shape) for each in (self.first, self.end))
+        return sums.gather(1, end) - sums.gather(1, first)
+
+
+def find_queries(mask: Tensor, attended: Tensor, causal: bool) -> Queries | None:
+    """Return the queries that see each key by a mask of attention; None if all do, or all from the key on (causal).
+
+    Raises:
+        ExpoundError: the real queries that see some key are not contiguous.
+    """
+    if mask.dtype != torch.bool:
+        mask = mask > torch.finfo(mask.dtype).min / 2
+    seen = mask.any(1) & attended[:, :, None] & attended[:, None]
+    everywhere = attended[:, :, None] & attended[:, None]
+    if torch.equal(seen, everywhere.tril() if causal else everywhere):
+        return None
+    length = seen.shape[1]
+    found = Queries(seen.int().argmax(1), length - seen.flip(1).int().argmax(1))
+    count = seen.sum(1)
+    if ((count > 0) & (found.sum(attended.long()) != count)).any():
+        raise ExpoundError(
+            "the positions that attend to some position have gaps between them: no mean over them is taken"
+        )
+    return found
+
+
+def find_queries_of_layers(outputs: Outputs, attended: Tensor, causal: bool) -> Iterator[Queries | None]:
+    """Yield `find_queries` of each layer."""
+    # Layers share their masks: each is read once.
+    known: dict[int, Queries | None] = {}
+    for mask in outputs.masks or [None] * len(outputs.queries):
+        if mask is not None and id(mask) not in known:
+            known[id(mask)] = find_queries(mask, attended, causal)
+        yield None if mask is None else known[id(mask)]
+
+
+def mean_logits(
+    queries: Tensor,
+    keys: Tensor,
+    attended: Tensor,
+    causal: bool,
+    visible: Queries | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Return mean_n ⟨q_n, k_m⟩ over the positions n that can see m: [B, H, L], arbitrary at padding.
 
     By linearity this is ⟨mean_n q_n, k_m⟩, which takes O(L · d) instead of O(L² · d).
@@ -74,13 +128,16 @@ def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, w
         keys: [B, H, L, d].
         attended: [B, L], which positions are real; padding is not averaged over.
         causal: whether only positions n ≥ m can see m.
+        visible: the queries that see each key, if attention is local.
         weights: [H, d], factors of the features in the products; default: 1.
     """
     # [B, L, H, d] is the order in memory of most models: transposing back makes the reductions contiguous.
     queries, keys = to_float32(queries).transpose(1, 2), to_float32(keys).transpose(1, 2)
     count = attended[:, :, None, None].to(queries.dtype)
     total = queries * count
-    if causal:
+    if visible is not None:
+        mean = visible.sum(total) / visible.sum(count).clamp(min=1)
+    elif causal:
         mean = _reverse_cumsum(total) / _reverse_cumsum(count).clamp(min=1)
     else:
         mean = total.sum(1, keepdim=True) / count.sum(1, keepdim=True)
@@ -131,9 +188,10 @@ def softmax_over(logits: Tensor, places: Tensor) -> Tensor:
 
 def mean_head_logits(model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
     """Return each head's mean attention logits before the softmax, scaled as in the model: [B, N, H, L]."""
-    layers = zip(outputs.queries, outputs.keys, outputs.scalings, strict=True)
-    causal = model.is_decoder
-    return torch.stack([scale * mean_logits(q, k, batch.attended, causal) for q, k, scale in layers], 1)
+    attended, causal = batch.attended, model.is_decoder
+    visible = find_queries_of_layers(outputs, attended, causal)
+    layers = zip(outputs.queries, outputs.keys, outputs.scalings, visible, strict=True)
+    return torch.stack([scale * mean_logits(q, k, attended, causal, seen) for q, k, scale, seen in layers], 1)
 
 
 def _reverse_cumsum(values: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ class AttentionRecord:
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     scalings: list[float] = field(default_factory=list)
+    masks: list[Tensor | None] = field(default_factory=list)
 
     def keep_weights(self, weights: Tensor) -> None:
         """Record a layer's attention weights, of the queries that are asked for."""
@@ -62,7 +63,10 @@ class AttentionRecord:
 
     def by_name(self) -> dict[str, tuple[Any, ...]]:
         """Return the recorded quantities under their names in `Outputs`."""
-        return {name: tuple(getattr(self, name)) for name in ("attentions", "queries", "keys", "values", "scalings")}
+        return {
+            name: tuple(getattr(self, name))
+            for name in ("attentions", "queries", "keys", "values", "scalings", "masks")
+        }
 
 
 # A context variable, because threads may run different models at the same time.
@@ -172,6 +176,7 @@ def _attend(
         record.keys.append(_repeat_heads(key, query))
         record.values.append(_repeat_heads(value, query))
         record.scalings.append(scaling)
+        record.masks.append(attention_mask)
         if capture.heads_only and record.calls == record.last:
             raise PassEnded
     # The fused kernel knows neither soft-capped logits (Gemma) nor attention sinks (GPT-OSS).
