@@ -20,6 +20,9 @@ class Metric(ABC):
     A metric implements `compute`. Callers use `evaluate`, which checks the input, resolves the target, and returns NaN
     for every example that cannot be judged: one without content, with a score that is not finite, or with a target
     outside the input.
+
+    Examples of metrics use `judge` of `expound.testing.counting`: its model's P(positive) is .2, and .3 more for each
+    "good", .2 more for each "fine", .1 less for each "bad".
     """
 
     card: ClassVar[MetricCard]

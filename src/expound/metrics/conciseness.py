@@ -20,6 +20,10 @@ class ImportantTokens(Metric):
 
     After IvRA, appendix D. Lower is more concise. If all scores are equal, every token is as important as the most
     important one, and the value is 1. `thresholds`: the values of z.
+
+    Example:
+        >>> judge("important_tokens?thresholds=0.25,0.75", "good fine film", [2, 1, 0])  # (2/3 + 1/3) / 2
+        0.5
     """
 
     thresholds: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -87,7 +87,14 @@ class Plausibility(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class RationaleAuc(Plausibility):
-    """Area under the ROC curve: chance that a marked unit has a higher score than an unmarked one; ties count ½."""
+    """Area under the ROC curve: chance that a marked unit has a higher score than an unmarked one; ties count ½.
+
+    Example:
+        "good" (3) and "fine" (1) against "film" (2) and "cast" (0): three of four pairs.
+
+        >>> judge("rationale_auc", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
+        0.75
+    """
 
     card: ClassVar = MetricCard(
         name="rationale_auc", family="plausibility", higher_is_better=True, paper="Fawcett 2006", bounds=(0, 1),
@@ -114,7 +121,14 @@ class RationaleAuc(Plausibility):
 
 @dataclass(frozen=True, kw_only=True)
 class AveragePrecision(Plausibility):
-    """Mean precision at the marked units; units of equal score enter together (step-wise, not interpolated)."""
+    """Mean precision at the marked units; units of equal score enter together (step-wise, not interpolated).
+
+    Example:
+        Precision 1 at "good" and 2/3 at "fine".
+
+        >>> judge("average_precision", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
+        0.833
+    """
 
     card: ClassVar = MetricCard(
         name="average_precision", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020",
@@ -138,7 +152,14 @@ class AveragePrecision(Plausibility):
 
 @dataclass(frozen=True, kw_only=True)
 class Auprc(Plausibility):
-    """Area under the precision-recall curve by the trapezoidal rule, as ERASER's scorer computes it."""
+    """Area under the precision-recall curve by the trapezoidal rule, as ERASER's scorer computes it.
+
+    Example:
+        ½ · 1 up to "good", then ½ · (½ + 2/3) / 2 to "fine".
+
+        >>> judge("auprc", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
+        0.792
+    """
 
     card: ClassVar = MetricCard(
         name="auprc", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
@@ -165,7 +186,14 @@ class Auprc(Plausibility):
 
 @dataclass(frozen=True, kw_only=True)
 class RecallAtK(Plausibility):
-    """Share of the G marked units that are among the first G units; ties keep the order of the text."""
+    """Share of the G marked units that are among the first G units; ties keep the order of the text.
+
+    Example:
+        Of the first two words, only "good" is marked.
+
+        >>> judge("recall_at_k", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
+        0.5
+    """
 
     card: ClassVar = MetricCard(
         name="recall_at_k", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
@@ -187,7 +215,14 @@ class RecallAtK(Plausibility):
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleRank(Plausibility):
-    """Rank of the first marked unit in the attribution's order, from 1; tied units share their mean rank."""
+    """Rank of the first marked unit in the attribution's order, from 1; tied units share their mean rank.
+
+    Example:
+        "film" comes first, then the marked "fine".
+
+        >>> judge("needle_rank", "good film fine cast", [1, 3, 2, 0], rationale=[[0, 4], [10, 14]])
+        2.0
+    """
 
     card: ClassVar = MetricCard(
         name="needle_rank", family="plausibility", higher_is_better=False, paper="Hsieh et al. 2024",
@@ -214,6 +249,12 @@ class TokenF1(Plausibility):
 
     `k`: number of first units, at most all. `fraction`: the fraction of the units that are the first, rounded up.
     Without both they are as many as were marked, and the value equals `recall_at_k`.
+
+    Example:
+        One of the two first words is marked, and one of the two marked words is first.
+
+        >>> judge("token_f1", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
+        0.5
     """
 
     k: int | None = None
@@ -258,6 +299,12 @@ class TokenF1(Plausibility):
 @dataclass(frozen=True, kw_only=True)
 class IouF1(TokenF1):
     """F1 of spans: runs of first units that overlap with a run of marked units by at least half of their union.
+
+    Example:
+        "good film" covers the marked "good" by half: precision 1, recall ½.
+
+        >>> judge("iou_f1", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
+        0.667
 
     Args:
         k: the number of first units, as for `token_f1`; also `fraction`.

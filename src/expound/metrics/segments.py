@@ -19,6 +19,12 @@ class SegmentAuc(RationaleAuc):
     """Area under the ROC curve among the words of one text of a pair (Fernandes et al. 2022, table 6).
 
     NaN if all or no words of it are marked. `segment`: 1 for the first text, 2 for the second.
+
+    Example:
+        Of the first text, the marked "good" (3) is above "film" (2).
+
+        >>> judge("segment_auc", "good film", [3, 2, 1, 0], text_pair="fine cast", rationale=[[0, 4]])
+        1.0
     """
 
     segment: int = 1

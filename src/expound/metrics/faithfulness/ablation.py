@@ -32,6 +32,10 @@ RANDOM, LEAVE_ONE_OUT = get_args(Ablation)
 class Lds(UnitMetric):
     """Linear datamodeling score: Spearman's ρ between answers on sets of units and the sums of the sets' scores.
 
+    Example:
+        >>> judge("lds", "good fine film", [3, 2, 0])  # the sums order all sets as the probabilities do
+        1.0
+
     Args:
         ablation: `random` sets, or `leave_one_out`, all units but one: then ρ between scores and the drops without each
             unit.
@@ -95,6 +99,10 @@ class TopkDrop(UnitOrderMetric):
     """Drop of the target's log-probability (or a regression's value) without the k units with the highest scores.
 
     `k`: number of units to remove; all units if there are fewer.
+
+    Example:
+        >>> judge("topk_drop?k=1", "good fine film", [2, 1, 0])  # ln .7 − ln .4
+        0.56
     """
 
     k: int = 3

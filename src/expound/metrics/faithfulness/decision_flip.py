@@ -20,6 +20,10 @@ class DecisionFlip(UnitMetric):
     """Smallest share of units, by decreasing score, whose removal changes the prediction; 1 if it never changes.
 
     After Serrano and Smith 2019. The decision is always the model's own prediction, whichever target was explained.
+
+    Example:
+        >>> judge("decision_flip", "good fine film", [2, 1, 0])  # .4 without "good", one of three words
+        0.333
     """
 
     card: ClassVar = MetricCard(

@@ -17,6 +17,10 @@ class DeletionAuc(UnitOrderMetric):
     """Area under the target's probability over the share of deleted units (trapezoidal rule): low if it falls early.
 
     `n_steps`: the units are deleted in at most this number of steps of nearly equal size.
+
+    Example:
+        >>> judge("deletion_auc", "good fine film", [2, 1, 0])  # (.7 / 2 + .4 + .2 + .2 / 2) / 3
+        0.35
     """
 
     n_steps: int = 50
@@ -48,7 +52,12 @@ class DeletionAuc(UnitOrderMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class InsertionAuc(DeletionAuc):
-    """Area under the target's probability over the share of inserted units: high if the probability rises early."""
+    """Area under the target's probability over the share of inserted units: high if the probability rises early.
+
+    Example:
+        >>> judge("insertion_auc", "good fine film", [2, 1, 0])  # (.2 / 2 + .5 + .7 + .7 / 2) / 3
+        0.55
+    """
 
     card: ClassVar = MetricCard(
         name="insertion_auc", label="Area under insertion",

@@ -29,7 +29,12 @@ LOWEST = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Comprehensiveness(AtBudget):
-    """Drop of the probability when the top is removed: p(x) − p(x without the top)."""
+    """Drop of the probability when the top is removed: p(x) − p(x without the top).
+
+    Example:
+        >>> judge("comprehensiveness?fraction=0.3", "good fine film", [2, 1, 0])  # .7 − .4 without "good"
+        0.3
+    """
 
     card: ClassVar = MetricCard(
         name="comprehensiveness", family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
@@ -47,7 +52,12 @@ class Comprehensiveness(AtBudget):
 
 @dataclass(frozen=True, kw_only=True)
 class Sufficiency(AtBudget):
-    """Drop of the probability when only the top is kept: p(x) − p(the top alone)."""
+    """Drop of the probability when only the top is kept: p(x) − p(the top alone).
+
+    Example:
+        >>> judge("sufficiency?fraction=0.3", "good fine film", [2, 1, 0])  # .7 − .5 for "good" alone
+        0.2
+    """
 
     card: ClassVar = MetricCard(
         name="sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020", bounds=(-1, 1),
@@ -64,7 +74,12 @@ class Sufficiency(AtBudget):
 
 @dataclass(frozen=True, kw_only=True)
 class AopcComprehensiveness(AveragedErasure):
-    """Comprehensiveness averaged over several fractions."""
+    """Comprehensiveness averaged over several fractions.
+
+    Example:
+        >>> judge("aopc_comprehensiveness?fractions=0.3,0.6", "good fine film", [2, 1, 0])  # (.3 + .5) / 2
+        0.4
+    """
 
     card: ClassVar = MetricCard(
         name="aopc_comprehensiveness", label="Comprehensiveness (AOPC)",
@@ -81,7 +96,12 @@ class AopcComprehensiveness(AveragedErasure):
 
 @dataclass(frozen=True, kw_only=True)
 class AopcSufficiency(AveragedErasure):
-    """Sufficiency averaged over several fractions."""
+    """Sufficiency averaged over several fractions.
+
+    Example:
+        >>> judge("aopc_sufficiency?fractions=0.3,0.6", "good fine film", [2, 1, 0])  # (.2 + 0) / 2
+        0.1
+    """
 
     card: ClassVar = MetricCard(
         name="aopc_sufficiency", label="Sufficiency (AOPC)",
@@ -109,7 +129,12 @@ class Differences(Erasure):
 
 @dataclass(frozen=True, kw_only=True)
 class ComprehensivenessMinusSufficiency(Differences, AtBudget):
-    """Comprehensiveness minus sufficiency: p(the top alone) − p(x without the top)."""
+    """Comprehensiveness minus sufficiency: p(the top alone) − p(x without the top).
+
+    Example:
+        >>> judge("comprehensiveness_minus_sufficiency?fraction=0.3", "good fine film", [2, 1, 0])  # .5 − .4
+        0.1
+    """
 
     card: ClassVar = MetricCard(
         name="comprehensiveness_minus_sufficiency", family="faithfulness", higher_is_better=True,
@@ -126,7 +151,14 @@ class ComprehensivenessMinusSufficiency(Differences, AtBudget):
 
 @dataclass(frozen=True, kw_only=True)
 class AopcComprehensivenessMinusSufficiency(Differences, AveragedErasure):
-    """Comprehensiveness minus sufficiency, averaged over several fractions."""
+    """Comprehensiveness minus sufficiency, averaged over several fractions.
+
+    Example:
+        .4 − .1.
+
+        >>> judge("aopc_comprehensiveness_minus_sufficiency?fractions=0.3,0.6", "good fine film", [2, 1, 0])
+        0.3
+    """
 
     card: ClassVar = MetricCard(
         name="aopc_comprehensiveness_minus_sufficiency", label="Difference (AOPC)",
@@ -142,7 +174,12 @@ class AopcComprehensivenessMinusSufficiency(Differences, AveragedErasure):
 
 @dataclass(frozen=True, kw_only=True)
 class LogOdds(AtBudget):
-    """Change of log p when the top is replaced: log p(x without the top) − log p(x) (Shrikumar et al. 2017)."""
+    """Change of log p when the top is replaced: log p(x without the top) − log p(x) (Shrikumar et al. 2017).
+
+    Example:
+        >>> judge("log_odds?fraction=0.3", "good fine film", [2, 1, 0])  # ln .4 − ln .7
+        -0.56
+    """
 
     perturbation: RemovalMethod = "mask"
     card: ClassVar = MetricCard(

@@ -22,6 +22,10 @@ class Infidelity(UnitMetric):
     Each unit is in S with probability ½. `n_samples`: sets for each example. `normalize`: choose β by least squares,
     Σ(score · drop) / Σ(score²), so that the scale of a method's scores has no effect; otherwise β is 1. `seed`: with
     the example's content it determines the sets, which are the same for all methods.
+
+    Example:
+        >>> judge("infidelity", "good fine film", [3, 2, 0])  # proportional to the drops .3, .2 and 0
+        0.0
     """
 
     n_samples: int = 64

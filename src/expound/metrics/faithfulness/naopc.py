@@ -104,7 +104,12 @@ class Naopc(UnitMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class NaopcComprehensiveness(Naopc):
-    """NAOPC with units removed by decreasing score: 1 if no other order makes the probability fall as early."""
+    """NAOPC with units removed by decreasing score: 1 if no other order makes the probability fall as early.
+
+    Example:
+        >>> judge("naopc_comprehensiveness", "good fine film", [1, 2, 0])  # AOPC .4, of .233 to .433
+        0.833
+    """
 
     card: ClassVar = MetricCard(
         name="naopc_comprehensiveness", label="Comprehensiveness (NAOPC)",
@@ -125,7 +130,12 @@ class NaopcComprehensiveness(Naopc):
 
 @dataclass(frozen=True, kw_only=True)
 class NaopcSufficiency(Naopc):
-    """NAOPC with units removed by increasing score: 0 if no other order keeps the probability as long."""
+    """NAOPC with units removed by increasing score: 0 if no other order keeps the probability as long.
+
+    Example:
+        >>> judge("naopc_sufficiency", "good fine film", [2, 1, 0])  # the best order
+        0.0
+    """
 
     card: ClassVar = MetricCard(
         name="naopc_sufficiency", label="Sufficiency (NAOPC)",

@@ -23,7 +23,12 @@ EPSILON = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedComprehensiveness(AveragedErasure):
-    """Share of the drop to the empty text that removing the top causes, averaged over fractions."""
+    """Share of the drop to the empty text that removing the top causes, averaged over fractions.
+
+    Example:
+        >>> judge("normalized_comprehensiveness?fractions=0.3,0.6", "good fine film", [2, 1, 0])  # (.3 / .5 + 1) / 2
+        0.8
+    """
 
     card: ClassVar = MetricCard(
         name="normalized_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
@@ -49,7 +54,12 @@ class NormalizedComprehensiveness(AveragedErasure):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedSufficiency(NormalizedComprehensiveness):
-    """Share of the possible drop that the top alone prevents; unlike in `sufficiency`, higher is better."""
+    """Share of the possible drop that the top alone prevents; unlike in `sufficiency`, higher is better.
+
+    Example:
+        >>> judge("normalized_sufficiency?fractions=0.3,0.6", "good fine film", [2, 1, 0])  # (1 − .2 / .5 + 1) / 2
+        0.8
+    """
 
     card: ClassVar = MetricCard(
         name="normalized_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",

@@ -126,7 +126,12 @@ class SoftErasure(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftComprehensiveness(SoftErasure):
-    """Distance moved when high scores are zeroed, as a share of the distance when all embeddings are zero."""
+    """Distance moved when high scores are zeroed, as a share of the distance when all embeddings are zero.
+
+    Example:
+        >>> judge("soft_comprehensiveness?distance=probability", "good fine", [1, 0])  # (.7 − .4) / (.7 − .2)
+        0.6
+    """
 
     card: ClassVar = MetricCard(
         name="soft_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Zhao and Aletras 2023",
@@ -146,7 +151,12 @@ class SoftComprehensiveness(SoftErasure):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftSufficiency(SoftErasure):
-    """Share of the largest distance that is avoided when high scores are kept: 1 is best."""
+    """Share of the largest distance that is avoided when high scores are kept: 1 is best.
+
+    Example:
+        >>> judge("soft_sufficiency?distance=probability", "good fine", [1, 0])  # 1 − (.7 − .5) / (.7 − .2)
+        0.6
+    """
 
     card: ClassVar = MetricCard(
         name="soft_sufficiency", family="faithfulness", higher_is_better=True, paper="Zhao and Aletras 2023",

@@ -18,6 +18,10 @@ class UnitComprehensiveness(UnitOrderMetric):
     """Mean of p(x) − p(x without the first k units) over k = 1 … K, or over all units if there are fewer.
 
     `k`: the largest number of units, K. The value is NaN for an example without units.
+
+    Example:
+        >>> judge("unit_comprehensiveness?k=2", "good fine film", [2, 1, 0])  # (.3 + .5) / 2
+        0.4
     """
 
     k: int = 5
@@ -57,7 +61,12 @@ class UnitComprehensiveness(UnitOrderMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class UnitSufficiency(UnitComprehensiveness):
-    """Mean of p(x) − p(the first k units alone) over k = 1 … K, or over all units if there are fewer."""
+    """Mean of p(x) − p(the first k units alone) over k = 1 … K, or over all units if there are fewer.
+
+    Example:
+        >>> judge("unit_sufficiency?k=2", "good fine film", [2, 1, 0])  # (.2 + 0) / 2
+        0.1
+    """
 
     card: ClassVar = MetricCard(
         name="unit_sufficiency", label="Sufficiency of units",
