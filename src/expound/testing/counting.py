@@ -19,7 +19,7 @@ WORDS = {"good": 0.3, "fine": 0.2, "bad": -0.1}
 START = 0.2
 
 
-class CountingForSequenceClassification(PreTrainedModel):
+class CountingForSequenceClassification(PreTrainedModel):  # type: ignore[misc]  # transformers is untyped
     """P(positive) is .2, and .3 more for each "good", .2 more for each "fine", .1 less for each "bad"."""
 
     config_class = PretrainedConfig
