@@ -44,10 +44,18 @@ class Held(TorchFunctionMode):
             held = args[0] * self.hold(torch.where(args[0] == 0, 0, value / args[0]))[0]
             self.gates[id(held)] = held
             return held
+        if name == "topk":
+            (chosen,) = self.hold(func(*args, **kwargs).indices)
+            return args[0].gather(-1, chosen), chosen
+        if name == "rms_norm":
+            x = args[0]
+            return x * self.hold((x.square().mean(-1, keepdim=True) + kwargs["eps"]).rsqrt())[0] * kwargs["weight"]
         if name == "layer_norm":
             x = args[0]
             scale = self.hold((x.var(-1, correction=0, keepdim=True) + kwargs["eps"]).rsqrt())[0]
-            return (x - x.mean(-1, keepdim=True)) * scale * kwargs["weight"] + kwargs["bias"]
+            return (x - x.mean(-1, keepdim=True)) * scale * kwargs["weight"] + (
+                0 if kwargs["bias"] is None else kwargs["bias"]
+            )
         if name == "div" and len(depends) > 1 and depends[1]:
             return func(args[0], self.hold(args[1])[0])
         if name in ("mul", "matmul") and all(depends[:2]):
@@ -84,7 +92,7 @@ def compute_by_differences(model, batch, target) -> Tensor:
     [
         *(
             (name, "CausalLM")
-            for name in ("mixtral", "deepseek_v3", "phi", "gptj", "olmo2", "opt", "gemma2", "stablelm")
+            for name in ("granitemoe", "deepseek_v3", "phi", "gptj", "olmo2", "opt", "gemma2", "stablelm")
         ),
         *((name, "SequenceClassification") for name in ("mpnet", "roformer", "gemma2", "qwen3_moe")),
     ],

@@ -23,7 +23,7 @@ def test_shared_layers_come_as_often_as_they_run():
 def test_grouped_queries_share_a_value_projection():
     model = decomposable.shared_model("llama")
     heads = get_layer_parts(
-        get_layers(model.model)[0], find_record(model, decomposable.batch(model))
+        get_layers(model.model)[0], find_record(model, decomposable.batch(model)).layers[0]
     ).value.weight.unflatten(0, (4, 8))
     own = model.model.model.layers[0].self_attn.v_proj.weight.unflatten(0, (2, 8))
     torch.testing.assert_close(heads, torch.stack([own[0], own[0], own[1], own[1]]))

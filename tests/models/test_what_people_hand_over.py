@@ -88,11 +88,21 @@ def test_a_tuple_is_no_method(pair):
         expound.attribute(expound.load(*pair), "a film", ("saliency", "random"))
 
 
+class OddActivation(torch.nn.Module):
+    def forward(self, x):
+        return x - x.logsumexp(-1, keepdim=True)
+
+
 def test_the_best_explains_where_no_method_is_named(pair):
     assert expound.attribute(expound.load(*pair), "a film")[0].method == "decompx_linear"
     config = hf.MPNetConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_labels=2)
-    other = expound.load(hf.MPNetForSequenceClassification(config).eval(), families.tokenizer("bert"))
-    assert expound.attribute(other, "a film")[0].method == "integrated_gradients"
+    raw = hf.MPNetForSequenceClassification(config).eval()
+    other = expound.load(raw, families.tokenizer("bert"))
+    assert expound.attribute(other, "a film")[0].method == "decompx_linear"
+    # No rule is known for this function of a whole vector, whether the model is to be checked or not.
+    raw.mpnet.encoder.layer[0].intermediate.intermediate_act_fn = OddActivation()
+    for checked in (other, other.without_checks()):
+        assert expound.attribute(checked, "a film")[0].method == "integrated_gradients"
 
 
 def test_costs_may_be_asked_for_by_name(pair):

@@ -34,7 +34,9 @@ def test_a_wrong_record_is_caught(part, changes, test, monkeypatch):
 
     def derive_wrongly(*given):
         record = derive(*given)
-        return replace(record, **(changes if part is None else {part: replace(getattr(record, part), **changes)}))
+        if part is None:
+            return replace(record, layers=tuple(replace(layer, **changes) for layer in record.layers))
+        return replace(record, **{part: replace(getattr(record, part), **changes)})
 
     monkeypatch.setattr(find_record, "derive_record", derive_wrongly)
     with pytest.raises((AssertionError, ExpoundError, LookupError)):

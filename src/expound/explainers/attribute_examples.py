@@ -17,9 +17,10 @@ from expound.data.unit_names import Spans, UnitName
 from expound.errors import ExpoundError
 from expound.explainers.assumptions import require_assumptions, require_finite, require_token_scores
 from expound.explainers.base import Explainer, TokenScores
+from expound.explainers.check_model import default_method
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
-from expound.explainers.registry import default_method, resolve_unit
+from expound.explainers.registry import resolve_unit
 from expound.explainers.units import Units, find_strongest_pairs, list_units, place_spans, read_spans, score_units
 from expound.models import Batch, ExplainedModel
 from expound.models.encoding.encode import make_batches, read_metadata, select_targets

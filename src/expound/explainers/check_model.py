@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from expound.explainers.assumptions import require_assumptions
 from expound.explainers.registry import EXPLAINERS, explainer
 from expound.models import Batch, ExplainedModel
 from expound.models.bi_encoder import BiEncoder
-from expound.models.checks import Probe, find_failure
+from expound.models.checks import CHECKS, MODEL_ERRORS, Probe, find_failure, remember
 from expound.models.choices import ChoosingModel
 from expound.models.loading.load import ModelSource, load
 from expound.models.token_heads import MASK
@@ -88,6 +89,25 @@ def _check_method(model: ExplainedModel, batch: Batch, name: str) -> MethodRepor
         return MethodReport(name, "approximate", f"weights in {str(model.dtype).removeprefix('torch.')}")
     apart = find_failure(model, "padding", Probe(model, batch))
     return MethodReport(name, "exact", f"{apart}: texts of each length run apart" if apart else "")
+
+
+@torch.no_grad()
+def default_method(model: ExplainedModel) -> str:
+    """Return the id of the default method for a model.
+
+    `occlusion` for generated text; else `decompx_linear` if its assumptions are proven on this model, also if it is not
+    to be checked, and `integrated_gradients` if not.
+    """
+    if model.task.is_generated:
+        return "occlusion"
+    try:
+        probe = Probe(model, model.encode([_make_example(model)]))
+        for assumption in explainer("decompx_linear").assumes:
+            if remember(model, assumption, partial(CHECKS[assumption], model, probe)):
+                return "integrated_gradients"
+    except (ExpoundError, *MODEL_ERRORS):
+        return "integrated_gradients"
+    return "decompx_linear"
 
 
 def _make_example(model: ExplainedModel) -> Any:

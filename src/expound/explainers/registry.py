@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from expound.models import ExplainedModel
     from expound.reports.explanations import Explanation
 
-COMPARED_FAMILIES = frozenset(
-    [
-        *("albert", "bert", "big_bird", "deberta-v2", "distilbert", "electra", "gemma3_text", "gpt2", "llama"),
-        *("mistral", "modernbert", "qwen2", "qwen3", "roberta", "vit", "xlm-roberta"),
-    ]
-)
-"""Model types in which `decompx_linear` was compared with other methods, so that it is their default."""
 EXPLAINERS: Registry[type[Explainer]] = Registry(
     "method",
     "expound.explainers",
@@ -179,19 +172,6 @@ def describe_score(item: Explanation, task: str) -> str:
     if name not in EXPLAINERS:
         return ""
     return EXPLAINERS.card(name, MethodCard).describe_scores(task, item.params.get("output"), signed=item.signed)
-
-
-def default_method(model: ExplainedModel) -> str:
-    """Return the id of the default method for a model: the best that its family allows.
-
-    `occlusion` for generated text; else `decompx_linear` for families in which it was compared with others,
-    `integrated_gradients` for the rest.
-    """
-    if model.task.is_generated:
-        return "occlusion"
-    if model.config.model_type in COMPARED_FAMILIES:
-        return "decompx_linear"
-    return "integrated_gradients"
 
 
 def list_methods() -> pd.DataFrame:

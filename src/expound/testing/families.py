@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from expound.explainers import explainer
 from expound.explainers.decomposition.trace import compute_by_parts, trace_examples
 from expound.models import Batch, ExplainedModel
 from expound.models.layers import activations
-from expound.models.layers.layer_parts import get_head_parts, is_norm_layer, to_norm
+from expound.models.layers.layer_parts import LayerParts, get_head_parts, is_norm_layer, to_norm
 from expound.models.passes.find_record import find_record
 
 LENGTHS = (9, 6, 2)
@@ -56,6 +57,7 @@ class FamilyContract:
         for trace in trace_examples(model, make_inputs(model)):
             following = [state.x for state in trace.layers[1:]]
             for state, after in zip(trace.layers, [*following, None], strict=True):
+                assert isinstance(state.parts, LayerParts)
                 middle, answer = compute_by_parts(state)
                 torch.testing.assert_close(middle, state.middle, **EXACT)
                 torch.testing.assert_close(answer, state.answer(torch.arange(len(middle))), **EXACT)
@@ -111,9 +113,11 @@ def replace_rms_norms(model: nn.Module) -> None:
     # transformers' own compute in float32 even in a model in float64, far above the tolerance of these tests
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if is_norm_layer(child) and not isinstance(child, nn.RMSNorm | nn.LayerNorm):
-                original = to_norm(child)
-                assert original.weight is not None
-                norm = nn.RMSNorm(original.weight.shape, eps=original.eps, dtype=original.weight.dtype)
-                norm.weight.data.copy_(original.weight)
-                setattr(parent, name, norm)
+            if not is_norm_layer(child) or isinstance(child, nn.RMSNorm | nn.LayerNorm):
+                continue
+            original = to_norm(child)
+            assert original.weight is not None
+            make = nn.RMSNorm if not original.centered else partial(nn.LayerNorm, bias=False)
+            norm: Any = make(original.weight.shape, eps=original.eps, dtype=original.weight.dtype)
+            norm.weight.data.copy_(original.weight)
+            setattr(parent, name, norm)

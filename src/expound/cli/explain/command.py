@@ -150,8 +150,9 @@ def explain(
 
     import expound
     from expound.cli.explain import generated
+    from expound.explainers.check_model import default_method
     from expound.explainers.plan import plan_work
-    from expound.explainers.registry import add_seed, default_method
+    from expound.explainers.registry import add_seed
     from expound.reports.explanations import Explanations
 
     silence_libraries()

@@ -14,7 +14,8 @@ from expound.errors import ExpoundError
 from expound.evaluation.corpus.parts import CorpusParts, make_explained_row, split_rows
 from expound.explainers import Explainer, attribute, explainer
 from expound.explainers.base import describe_explainer
-from expound.explainers.registry import add_seed, default_method
+from expound.explainers.check_model import default_method
+from expound.explainers.registry import add_seed
 from expound.models import ExplainedModel, load
 from expound.models.encoding.labels import make_renumbering
 from expound.models.loading.digest import digest_weights

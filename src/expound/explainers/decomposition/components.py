@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from expound.errors import ExpoundError
 from expound.explainers.decomposition import biases
 from expound.explainers.decomposition.trace import LayerState, Trace
 from expound.models.layers import activations
@@ -36,15 +37,48 @@ def decompose_layers(trace: Trace, rules: DecompositionRules, needed: Tensor) ->
     """
     everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
     current: Tensor | None = None
-    for number, state in enumerate(trace.layers, 1):
-        rows = needed if number == len(trace.layers) else everywhere
-        mixed = _mix_first_layer(state, rules, rows) if current is None else _mix_layer(state, rules, current, rows)
-        bias = _get_attention_bias(state, first=current is None)
-        size = count_rows_per_chunk(state.parts, mixed.shape[1], rules.max_memory)
-        for part, index in zip(mixed.split(size), rows.split(size), strict=True):
-            part.copy_(_apply_rest_of_layer(state, rules, biases.add_bias(rules.bias, part, bias), index))
-        current = mixed
+    for number, state in enumerate(trace.layers):
+        rows = needed if number + 1 == len(trace.layers) else everywhere
+        if isinstance(state.parts, LayerParts):
+            current = _decompose_layer(state, state.parts, rules, current, rows)
+        else:
+            current = _run_on_components(trace, number, rules, current)[rows]
         yield current
+
+
+def _decompose_layer(
+    state: LayerState, parts: LayerParts, rules: DecompositionRules, current: Tensor | None, rows: Tensor
+) -> Tensor:
+    """Return the components [R, K, d] after a layer whose weights are known; None: before the first layer."""
+    is_first = current is None
+    mixed = _mix_first_layer(state, rules, rows) if current is None else _mix_layer(state, parts, rules, current, rows)
+    bias = _get_attention_bias(parts, first=is_first)
+    size = count_rows_per_chunk(parts, mixed.shape[1], rules.max_memory)
+    for part, index in zip(mixed.split(size), rows.split(size), strict=True):
+        part.copy_(_apply_rest_of_layer(state, parts, rules, biases.add_bias(rules.bias, part, bias), index))
+    return mixed
+
+
+def _run_on_components(trace: Trace, number: int, rules: DecompositionRules, current: Tensor | None) -> Tensor:
+    """Return the components [L, K, d] after a layer whose weights are not all known, as its own derivatives by rules.
+
+    All that the layer adds to them is shared at its end.
+    """
+    if rules.activation != "zero_origin" or not rules.feed_forward:
+        raise ExpoundError(
+            f"the weights of layer {number} are not all understood: decompx explains it with activation=zero_origin "
+            "and feed_forward=True only"
+        )
+    state = trace.layers[number]
+    if current is None:
+        length = len(state.x)
+        own = state.x.new_zeros(length, length + (rules.bias == "token"), state.x.shape[1])
+        own[range(length), range(length)] = state.x
+        current = own
+    run, output = trace.linearize(number)
+    step = max(1, rules.max_memory // (4 * current[:, 0].numel() * current.element_size()))
+    mapped = torch.cat([run(chunk) for chunk in current.split(step, 1)], 1)
+    return biases.add_bias(rules.bias, mapped, output - run(state.x[:, None])[:, 0])
 
 
 def apply_norm(norm: Norm, parts: Tensor, before: Tensor, bias: str) -> Tensor:
@@ -55,11 +89,11 @@ def apply_norm(norm: Norm, parts: Tensor, before: Tensor, bias: str) -> Tensor:
     return biases.add_bias(bias, norm.linear(parts, norm.scale(before)[:, None]), norm.bias)
 
 
-def _get_attention_bias(state: LayerState, *, first: bool) -> Tensor | None:
+def _get_attention_bias(parts: LayerParts, *, first: bool) -> Tensor | None:
     """Return the bias of the attention block [d], or None."""
     # Rows of attention sum to 1, so the value bias reaches every position whole. In the first layer it is part of the
     # values; in later ones, components are mixed without it.
-    value, output = state.parts.value, state.parts.output
+    value, output = parts.value, parts.output
     if first or value.bias is None:
         return output.bias
     through = output.weight @ value.bias
@@ -81,22 +115,24 @@ def _mix_first_layer(state: LayerState, rules: DecompositionRules, rows: Tensor)
     return mixed
 
 
-def _mix_layer(state: LayerState, rules: DecompositionRules, current: Tensor, rows: Tensor) -> Tensor:
+def _mix_layer(
+    state: LayerState, parts: LayerParts, rules: DecompositionRules, current: Tensor, rows: Tensor
+) -> Tensor:
     """Return attention plus residual [R, K, d], written into `current` if R is all positions."""
     heads = len(state.attention)
     attention = state.attention[:, rows]
     whole = len(rows) == len(current)
     mixed = current if whole else current[rows]
-    shares = _share_norm_bias(state, rules, current) if state.parts.norm_first else None
+    shares = _share_norm_bias(state, rules, current) if parts.norm_first else None
     # Attention mixes positions, so all of them are needed at once and the chunks are of components.
     step = max(1, rules.max_memory // (current[:, 0].numel() * 4 * current.element_size()))
     for start in range(0, current.shape[1], step):
         chunk = slice(start, start + step)
         values = _make_attention_inputs(state, current[:, chunk], None if shares is None else shares[:, chunk])
-        values = (values @ state.parts.value.weight.T).unflatten(-1, (heads, -1))
+        values = (values @ parts.value.weight.T).unflatten(-1, (heads, -1))
         joined = attention @ values.permute(2, 0, 1, 3).flatten(2)
         joined = joined.unflatten(-1, (values.shape[1], -1)).permute(1, 2, 0, 3).flatten(2)
-        mixed[:, chunk] += joined @ state.parts.output.weight.T
+        mixed[:, chunk] += joined @ parts.output.weight.T
     return mixed
 
 
@@ -122,9 +158,11 @@ def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | Non
     return part + shares[..., None] * norm.bias
 
 
-def _apply_rest_of_layer(state: LayerState, rules: DecompositionRules, mixed: Tensor, rows: Tensor) -> Tensor:
+def _apply_rest_of_layer(
+    state: LayerState, parts: LayerParts, rules: DecompositionRules, mixed: Tensor, rows: Tensor
+) -> Tensor:
     """Return the components [c, K, d] of some rows after norms and feed-forward."""
-    parts, middle = state.parts, state.middle[rows]
+    middle = state.middle[rows]
     norm = parts.norms[int(parts.norm_first)]
     between = apply_norm(norm, mixed, middle, rules.bias)
     # The residual branch starts before the norm in pre-norm layers, after it in post-norm ones.

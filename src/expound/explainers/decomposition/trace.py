@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,16 +14,22 @@ from torch import Tensor, nn
 from expound.errors import ExpoundError
 from expound.explainers.base import select_target
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.checks import CHECKS, Probe, get_tolerance, remember, take_example
+from expound.models.checks import CHECKS, Probe, find_failure, get_tolerance, remember, take_example
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_base_model, get_layers, get_module
-from expound.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_norm
-from expound.models.layers.record import Record
+from expound.models.layers.backward_rules import apply_backward_rules
+from expound.models.layers.held_factors import HeldFactors
+from expound.models.layers.layer_parts import AttentionParts, LayerParts, Norm, get_layer_parts, to_norm
+from expound.models.layers.origins import mark_input
+from expound.models.layers.record import Layer, Record
 from expound.models.outputs import to_float32
-from expound.models.passes.capture import intercept_inputs
+from expound.models.passes.capture import intercept_inputs, record_attention
 from expound.models.passes.find_record import find_record
+from expound.models.passes.layer_calls import record_layer_calls
+from expound.models.state import freeze_weights
 
 CAPTURE = Capture(attentions=True, heads=True)
+Linear = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +37,17 @@ class LayerState:
     """One layer at one example of L positions.
 
     Attributes:
-        parts: the layer's weights.
+        parts: the layer's weights, `LayerParts` if all of them are understood.
         attention: [H, Q, L], attention probabilities of the last Q positions (usually all L), times the scale of the
             norm of attention's output, if it has one.
         values: [H, L, d_h], the values that attention mixes, with the value bias.
         x: [L, d], the layer's input.
         middle: [L, d], x plus the output of attention, before any norm.
-        end: [L, d], the input of the second norm of a post-norm layer, or the output of a pre-norm one.
+        end: [L, d], the input of the last norm of a post-norm layer, or the output of a pre-norm one.
         scale: [L, 1], the scale of the norm of the feed-forward's output, if there is one.
     """
 
-    parts: LayerParts
+    parts: AttentionParts
     attention: Tensor
     values: Tensor
     x: Tensor
@@ -87,6 +94,7 @@ class Trace:
         final: the norm after the last layer, if there is one.
         logits: [C].
         record: the paths of the parts.
+        linearize: see `linearize_layer`, of this example.
     """
 
     layers: tuple[LayerState, ...]
@@ -94,6 +102,7 @@ class Trace:
     final: Norm | None
     logits: Tensor
     record: Record
+    linearize: Callable[[int], tuple[Linear, Tensor]]
 
     def spread(self, scores: Tensor, length: int) -> Tensor:
         """Return scores [..., L] in the batch's columns [..., length], zero at padding."""
@@ -112,15 +121,17 @@ class Traces:
 
 
 def get_record(model: ExplainedModel, batch: Batch) -> Record:
-    """Return the record of the model's layers as one pass shows them, proven once per loaded model by their parts.
+    """Return the record of the model's layers as one pass shows them, proven once per loaded model.
+
+    Attention, its norm and its projection compute what the layer adds to its input. Parts that do not compute the rest
+    of the layer are left out of the record.
 
     Raises:
         ExpoundError: a layer that is not understood, or that its parts do not compute.
     """
-    record = find_record(model, batch)
 
-    def prove() -> bool:
-        alone = take_example(model, batch)
+    def prove() -> Record:
+        record, alone, tolerance = find_record(model, batch), take_example(model, batch), get_tolerance(model)
         ends: list[Tensor] = []
 
         def keep(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -130,14 +141,18 @@ def get_record(model: ExplainedModel, batch: Batch) -> Record:
 
         try:
             with get_base_model(model.model).register_forward_hook(keep):
-                traces = trace_examples(model, alone, record=record)
-            for row, trace in enumerate(traces):
-                check_parts(trace, get_tolerance(model), *(end[row, trace.positions] for end in ends[:1]))
+                (trace,) = trace_examples(model, alone, record=record)
+            layers = list(record.layers)
+            unknown = check_parts(trace, tolerance, *(end[0, trace.positions] for end in ends[:1]))
+            if unknown:
+                check_rest_of_layers(model, alone, record, unknown)
+            for number in unknown:
+                layers[number] = replace(layers[number], feed_forward=None)
         except (AttributeError, LookupError, RuntimeError, ValueError) as error:
             raise ExpoundError(f"the layers of {type(model.model).__name__} are not understood: {error}") from error
-        return True
+        return replace(record, layers=tuple(layers))
 
-    remember(model, "proof of the layer record", prove)
+    record: Record = remember(model, "proven record", prove)
     return record
 
 
@@ -151,36 +166,83 @@ def check_decomposition(model: ExplainedModel, probe: Probe) -> str:
 CHECKS["decomposition"] = check_decomposition
 
 
-def check_parts(trace: Trace, tolerance: float, last: Tensor | None = None) -> None:
-    """Raise ExpoundError if the parts of a layer do not compute what the next one, or the model's head, gets.
+def check_parts(trace: Trace, tolerance: float, last: Tensor | None = None) -> list[int]:
+    """Return the layers of which only the attention's parts compute what it adds, not all parts what the layer gives.
 
-    `last` [L, d]: the last hidden states, after the final norm.
+    Args:
+        trace: the pass.
+        tolerance: the share of the largest number that counts as rounding.
+        last: [L, d], the last hidden states, after the final norm.
+
+    Raises:
+        ExpoundError: parts of attention that do not compute what it adds, or something between two layers.
     """
     following = [state.x for state in trace.layers[1:]]
+    unknown = []
     for number, (state, after) in enumerate(zip(trace.layers, [*following, last], strict=True)):
-        middle, answer = compute_by_parts(state)
         own = state.answer(torch.arange(len(state.x), device=state.x.device))
-        pairs = [(middle, state.middle), (answer, own)]
+        pairs = [(add_attention(state), state.middle)]
         if after is not None:
             final = trace.final if after is last else None
-            pairs.append((answer if final is None else final(answer), after))
+            pairs.append((own if final is None else final(own), after))
+        if not all(_are_close(found, expected, tolerance) for found, expected in pairs):
+            raise ExpoundError(f"layer {number} is not what its attention, norms and feed-forward compute")
+        pairs = list(zip(compute_by_parts(state), (state.middle, own), strict=True))
         # A value's bias reaches every position whole only if rows of attention sum to 1.
-        if state.parts.value.bias is not None:
+        if isinstance(state.parts, LayerParts) and state.parts.value.bias is not None:
             shares = state.attention.sum(-1)
             pairs.append((shares, torch.ones_like(shares)))
-        for found, expected in pairs:
-            if not bool((found - expected).abs().max() <= tolerance * expected.abs().max()):
-                raise ExpoundError(f"layer {number} is not what its attention, norms and feed-forward compute")
+        is_known = isinstance(state.parts, LayerParts)
+        if not is_known or not all(_are_close(found, expected, tolerance) for found, expected in pairs):
+            unknown.append(number)
+    return unknown
+
+
+def check_rest_of_layers(model: ExplainedModel, alone: Batch, record: Record, numbers: Sequence[int]) -> None:
+    """Raise ExpoundError if positions of an example influence others by more than the attention of these layers."""
+    with torch.enable_grad():
+        calls = record_layer_calls(model, alone, model.embed(alone).detach().requires_grad_())
+    for number in numbers:
+        call, kept = calls[number], list[Tensor]()
+        if not call.depends_on_hidden_alone:
+            raise ExpoundError(f"layer {number} reads more of the input than the hidden states before it")
+        part = get_module(call.layer, record.layers[number].attention.added)
+
+        def keep_first(module: nn.Module, inputs: Any, output: Tensor, kept: list[Tensor] = kept) -> Tensor:
+            kept.append(output)
+            return kept[0]
+
+        # One position is another one's; what attention adds is as before.
+        changed = call.hidden.clone()
+        changed[:, 0] = changed[:, 1]
+        with record_attention(model.model, Capture()), part.register_forward_hook(keep_first):
+            before, after = call.run(call.hidden), call.run(changed)
+        if not _are_close(after[:, 1:], before[:, 1:], get_tolerance(model)):
+            raise ExpoundError(f"layer {number} mixes positions by more than its attention")
+
+
+def _are_close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+def add_attention(state: LayerState, values: Tensor | None = None) -> Tensor:
+    """Return the hidden states after the attention's residual connection, for the values [H, L, d_h] that it mixed."""
+    values = state.values if values is None else values
+    return state.parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
 
 
 def compute_by_parts(state: LayerState) -> tuple[Tensor, Tensor]:
-    """Return the hidden states after the attention's residual connection, and after the layer."""
+    """Return the hidden states after the attention's residual connection, and those after the layer, by its weights.
+
+    What is not computed by known weights is as in the pass.
+    """
     parts = state.parts
+    if not isinstance(parts, LayerParts):
+        return state.middle, state.answer(torch.arange(len(state.x), device=state.x.device))
     before = state.x
     if parts.norm_first:
         before = parts.norms[0](before)
-    values = parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1)
-    middle = parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
+    middle = add_attention(state, parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1))
     between = parts.norms[1 if parts.norm_first else 0](middle)
     wide = parts.into(between)
     slope = activations.zero_origin_slope(parts.activation)
@@ -197,6 +259,21 @@ def compute_by_parts(state: LayerState) -> tuple[Tensor, Tensor]:
     return middle, parts.norms[1](out + between)
 
 
+@contextmanager
+def keep_outputs(modules: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
+    """Yield a list of the modules' outputs, in the order of their calls inside the block."""
+    outputs: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        outputs.append(output if isinstance(output, Tensor) else output[0])
+
+    with ExitStack() as scope:
+        # ALBERT runs one layer many times.
+        for module in dict.fromkeys(modules):
+            scope.enter_context(module.register_forward_hook(keep))
+        yield outputs
+
+
 def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, record: Record | None = None) -> Traces:
     """Run one forward pass over the batch and return the traces of its examples.
 
@@ -208,52 +285,89 @@ def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, re
     """
     record = record or get_record(model, batch)
     blocks = get_layers(model.model)
-    second_norm = record.norms[1] or record.feed_forward.into
-    inputs: list[list[Tensor]] = []
+    layers = list(zip(blocks, record.layers, strict=True))
+    parts = [get_layer_parts(block, layer) for block, layer in layers]
+
+    def find(get_path: Callable[[Layer], str | None]) -> list[nn.Module]:
+        paths = [(block, get_path(layer)) for block, layer in layers]
+        return [get_module(block, path) for block, path in paths if path is not None]
+
     with ExitStack() as scope:
         x = scope.enter_context(intercept_inputs(blocks))
-        for path in (record.norms[0] or second_norm, second_norm, *record.norms_of_outputs):
-            inputs.append(scope.enter_context(intercept_inputs([get_module(block, path) for block in blocks])))
-        final = []
-        if record.final_norm:
-            final = [get_module(model.model, record.final_norm)]
-        last = scope.enter_context(intercept_inputs(final))
+        ends = scope.enter_context(keep_outputs(blocks))
+        added = scope.enter_context(keep_outputs(find(lambda layer: layer.attention.added)))
+        before_last = scope.enter_context(intercept_inputs(find(lambda layer: layer.last_norm)))
+        normed = scope.enter_context(intercept_inputs(find(lambda layer: layer.attention.norm_of_output)))
+        fed = scope.enter_context(intercept_inputs(find(lambda layer: layer.norm_of_out)))
         outputs = model(batch, capture=replace(CAPTURE, first_query=first_query))
-    # OPT joins batch and positions to one axis before its feed-forward.
-    for seen in inputs:
-        seen[:] = [value.reshape(states.shape) for value, states in zip(seen, x, strict=True)]
-    first, second, *outputs_of_parts = inputs
-    # A pre-norm layer ends where the next one, or the final norm, begins.
-    middle, end = (second, [*x[1:], *last]) if record.norm_first else (first, second)
-    parts = [get_layer_parts(block, record) for block in blocks]
+    # The lists have entries of the layers that have the part, in their order.
+    of_layer = []
+    for n, (layer, own) in enumerate(zip(record.layers, parts, strict=True)):
+        end = ends[n] if layer.last_norm is None else before_last.pop(0)
+        scales = list[Tensor | None]()
+        for norm, before in ((own.norm_of_output, normed), (getattr(own, "norm_of_out", None), fed)):
+            scales.append(None if norm is None else norm.scale(before.pop(0)).reshape(*x[n].shape[:-1], 1))
+        of_layer.append((added[n].reshape(x[n].shape), end, scales[0], scales[1]))
 
     def trace(row: int) -> Trace:
         positions = batch.attended[row].nonzero().flatten()
         index = index_positions(positions)
         queries = index_positions(positions[positions >= first_query] - first_query)
         states = []
-        for n in range(len(blocks)):
+        for n, (sum_of_heads, end, scale, scale_of_out) in enumerate(of_layer):
             # In half precision the many small terms of a decomposition would not sum to the hidden state.
             attention = to_float32(outputs.attentions[n][row][:, queries][:, :, index])
-            scales = []
-            for norm, before in zip(parts[n].norms_of_outputs, outputs_of_parts, strict=True):
-                scales.append(norm.scale(before[n][row, index]))
-            if scales:
-                attention = attention * scales[0][-attention.shape[1] :]
+            if scale is not None:
+                attention = attention * scale[row, index][-attention.shape[1] :]
+            own = to_float32(x[n][row, index])
             state = LayerState(
                 parts=parts[n],
                 attention=attention,
                 values=to_float32(outputs.values[n][row][:, index]),
-                x=to_float32(x[n][row, index]),
-                middle=to_float32(middle[n][row, index]),
-                end=to_float32(end[n][row, index]),
-                scale=scales[1] if scales else None,
+                x=own,
+                middle=own + to_float32(sum_of_heads[row, index]) * record.layers[n].attention.factor,
+                end=to_float32(end[row, index]),
+                scale=None if scale_of_out is None else scale_of_out[row, index],
             )
             states.append(state)
-        after = to_norm(final[0]) if final else None
-        return Trace(tuple(states), positions, after, to_float32(outputs.logits[row]), record)
+        final = to_norm(get_module(model.model, record.final_norm)) if record.final_norm else None
+        linearize = partial(linearize_layer, model, batch, row)
+        return Trace(tuple(states), positions, final, to_float32(outputs.logits[row]), record, linearize)
 
     return Traces(outputs.logits, trace)
+
+
+def linearize_layer(model: ExplainedModel, batch: Batch, row: int, number: int) -> tuple[Linear, Tensor]:
+    """Run a layer again, and return it as a linear map of components [L, K, d] → [L, K, d], and its output [L, d].
+
+    All that is not linear in it is held at the example, as in `decompx_linear`.
+
+    Raises:
+        ExpoundError: not everything in the model is linear then.
+    """
+    reason = find_failure(model, "linear_rules", Probe(model, batch))
+    if reason:
+        raise ExpoundError(f"the weights of layer {number} are not all understood, and {reason}")
+    alone = batch.select([row]).trim_padding()[0]
+    call = record_layer_calls(model, alone)[number]
+    hidden = mark_input(call.hidden.detach().requires_grad_())
+    with (
+        torch.enable_grad(),
+        freeze_weights(model.model),
+        record_attention(model.model, Capture(differentiable_twice=True)),
+        apply_backward_rules(model.model, HeldFactors()),
+    ):
+        output = call.run(hidden)
+        slope = torch.zeros_like(output, requires_grad=True)
+        (gradient,) = torch.autograd.grad(output, hidden, slope, create_graph=True)
+
+    def run(components: Tensor) -> Tensor:
+        # The gradient is linear in the slope, and its own derivative is the map itself.
+        columns = components.to(slope.dtype).transpose(0, 1)[:, None]
+        (mapped,) = torch.autograd.grad(gradient, slope, columns, retain_graph=True, is_grads_batched=True)
+        return to_float32(mapped[:, 0].transpose(0, 1))
+
+    return run, to_float32(output[0].detach())
 
 
 def stack_readout_rows(

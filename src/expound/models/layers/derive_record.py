@@ -16,7 +16,8 @@ from expound.models.batch import Batch
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_layers
 from expound.models.layers.layer_parts import is_linear_layer, is_norm_layer
-from expound.models.layers.record import Attention, FeedForward, Head, Record
+from expound.models.layers.operations import ACTIVATIONS_MODULE
+from expound.models.layers.record import Attention, FeedForward, Head, Layer, Record
 from expound.models.outputs import Capture, Outputs
 
 CLOSE = 1e-4
@@ -61,25 +62,21 @@ def derive_record(model: Any, batch: Batch) -> Record:
     one after attention reads what attention gives, and so on. Whoever uses the record proves what it assumes of it.
 
     Raises:
-        ExpoundError: a layer that is no attention and feed-forward with residual connections; its number is named.
+        ExpoundError: a layer to which attention is not added; its number is named.
     """
     trails, others, outputs = _watch(model, batch)
-    records = []
+    layers = []
     for number, trail in enumerate(trails):
         try:
             values = outputs.values[number][0]
             mixed = outputs.attentions[number][0] @ values
-            records.append(_derive_layer(trail, *(each.transpose(0, 1).flatten(1) for each in (values, mixed))))
-        except (LookupError, ExpoundError, RuntimeError, StopIteration) as error:
-            reason = str(error) if isinstance(error, ExpoundError) else "not an attention and a feed-forward"
+            layers.append(_derive_layer(trail, *(each.transpose(0, 1).flatten(1) for each in (values, mixed))))
+        except (LookupError, ExpoundError, RuntimeError) as error:
+            reason = str(error) if isinstance(error, ExpoundError) else "its attention is not added to its input"
             raise ExpoundError(f"layer {number} of {type(model.model).__name__} is not understood: {reason}") from error
-    first = records[0]
-    if any(record != first for record in records):
-        raise ExpoundError(f"the layers of {type(model.model).__name__} are not all alike")
-    attention, feed_forward, norm_first = first
-    norms = [call for call in others if is_norm_layer(call.module)]
+    norms = [call for call in others if is_norm_layer(call.module)] if layers[-1].norm_first else []
     final = next((call.path for call in norms if _is_equal(call.input, trails[-1].output)), None)
-    return Record(attention, feed_forward, norm_first, final if norm_first else None, _derive_head(others))
+    return Record(tuple(layers), final, _derive_head(others))
 
 
 def _watch(model: Any, batch: Batch) -> tuple[list[Trail], list[Call], Outputs]:
@@ -114,8 +111,7 @@ def _follow(layer: nn.Module, trails: list[Trail]) -> Iterator[None]:
         scope.enter_context(layer.register_forward_pre_hook(begin, with_kwargs=True))
         scope.enter_context(layer.register_forward_hook(end))
         for path, module in layer.named_modules():
-            is_known = is_linear_layer(module) or _is_norm(module) or activations.find_activation_name(module)
-            if is_known and not ADAPTER.search(path):
+            if path and not ADAPTER.search(path):
                 scope.enter_context(_keep_calls(module, path, keep))
         yield
 
@@ -128,8 +124,11 @@ def _is_norm(module: nn.Module) -> bool:
 @contextmanager
 def _keep_calls(module: nn.Module, path: str, keep: Callable[[Call], None]) -> Iterator[None]:
     def end(module: nn.Module, args: Any, output: Any) -> None:
-        if args and isinstance(output, Tensor) and isinstance(args[0], Tensor):
-            keep(Call(COPY.sub("", path), module, _take_row(args[0]), _take_row(output)))
+        # A mixture of experts also returns the routing.
+        output = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(output, Tensor):
+            given = args[0] if args and isinstance(args[0], Tensor) else output.new_empty(0)
+            keep(Call(COPY.sub("", path), module, _take_row(given), _take_row(output)))
 
     with module.register_forward_hook(end):
         yield
@@ -140,22 +139,92 @@ def _take_row(value: Tensor) -> Tensor:
     return (value[0] if value.ndim > 2 else value).detach()
 
 
-def _derive_layer(trail: Trail, values: Tensor, mixed: Tensor) -> tuple[Attention, FeedForward, bool]:
-    source, columns = _find_columns(trail, values)
+def _derive_layer(trail: Trail, values: Tensor, mixed: Tensor) -> Layer:
     output = trail.find(is_linear_layer, input=mixed)
-    norm = next((call for call in trail.calls if _is_norm(call.module) and _is_equal(call.input, trail.input)), None)
-    if not _is_equal(source.input, trail.input if norm is None else norm.output):
-        raise LookupError
     added, norm_of_output = _apply_norm_of_output(trail, output, trail.input)
-    before = trail.input + added
-    norm_first = norm is not None or norm_of_output is not None
-    if not norm_first:
-        norm = trail.find(is_norm_layer, input=before)
+    factor, middle, is_read = _find_factor(trail, added)
+    after = (call for call in trail.calls if is_norm_layer(call.module) and _is_equal(call.output, trail.output))
+    last = next(after, None)
+    if last is None:
+        if not is_read and not _is_output_added(trail, trail.output, middle):
+            raise LookupError
+        reads_input = (call for call in trail.calls if _is_norm(call.module) and _is_equal(call.input, trail.input))
+        norm, before = next(reads_input, None), middle
+    else:
+        norm = trail.find(is_norm_layer, input=middle)
         before = norm.output
+        if not _is_output_added(trail, last.input, before):
+            raise LookupError
+    _refuse_own_scales(trail)
+    norm_first = last is None
+    value, columns = _find_value(trail, values, norm.output if norm is not None and norm_first else trail.input)
     attention = Attention(
-        source.path, output.path, None if norm is None else norm.path, norm_of_output=norm_of_output, columns=columns
-    )
-    return attention, _derive_feed_forward(trail, before, norm_first), norm_first
+        output.path, None if norm is None else norm.path, norm_of_output=norm_of_output, factor=factor,
+        value=value, columns=columns,
+    )  # fmt: skip
+    try:
+        feed_forward = _derive_feed_forward(trail, before, norm_first)
+    except (LookupError, RuntimeError, StopIteration):
+        feed_forward = None
+    return Layer(attention, feed_forward, norm_first, None if last is None else last.path)
+
+
+def _find_factor(trail: Trail, added: Tensor) -> tuple[float, Tensor, bool]:
+    """Return the factor of attention's output, its sum with the layer's input, and whether a part reads that."""
+    x = trail.input
+    for call in trail.calls:
+        if call.input.shape == x.shape and not torch.equal(call.input, x):
+            for factor in _guess_factors(call.input - x, added):
+                if _is_sum(call.input, x, factor * added):
+                    return factor, call.input, True
+    # Beside a parallel feed-forward, nothing reads the sum.
+    return 1.0, x + added, False
+
+
+def _is_output_added(trail: Trail, whole: Tensor, before: Tensor) -> bool:
+    """Return whether a sum is the residual stream before and a multiple of what some part of the layer gives."""
+    for call in trail.calls:
+        if call.output.shape == whole.shape:
+            for factor in _guess_factors(whole - before, call.output):
+                if _is_sum(whole, before, factor * call.output):
+                    return True
+    return False
+
+
+def _guess_factors(whole: Tensor, part: Tensor) -> list[float]:
+    """Return the factors by which the whole could be a multiple of a part: 1, and that with the least squares."""
+    # 1 comes first, since a part that is smaller than the rounding of the sum tells no factor. One near 0 is no part.
+    factor = float((whole.double() * part).sum() / part.double().square().sum())
+    return [1.0, factor] if abs(factor) > CLOSE else [1.0]
+
+
+def _is_sum(whole: Tensor, one: Tensor, other: Tensor) -> bool:
+    """Return whether one tensor is the sum of two, but for rounding; the second one may be much smaller."""
+    eps = torch.finfo(whole.dtype).eps
+    tolerance = max(CLOSE, 4 * eps) * other.abs().max() + 8 * eps * whole.abs().max()
+    return bool((whole - one - other).abs().max() <= tolerance)
+
+
+def _refuse_own_scales(trail: Trail) -> None:
+    """Raise ExpoundError if the layer may multiply by a number of its own, which later training changes."""
+    for path, module in trail.layer.named_modules():
+        kind = type(module)
+        # Norms and activations have learned numbers, too, which do not multiply the residual stream.
+        is_harmless = "norm" in kind.__name__.lower() or kind.__module__ == ACTIVATIONS_MODULE
+        if is_harmless or is_linear_layer(module) or ADAPTER.search(path):
+            continue
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.numel() in (1, trail.input.shape[-1]) and bool((weight == weight.flatten()[0]).all()):
+                raise ExpoundError(f"{path}.{name} may be a scale of its outputs, which training changes")
+
+
+def _find_value(trail: Trail, values: Tensor, point: Tensor) -> tuple[str | None, tuple[int, ...] | None]:
+    """Return the projection that gives the values from `point`, and its columns; None if they come about otherwise."""
+    try:
+        source, columns = _find_columns(trail, values)
+    except LookupError:
+        return None, None
+    return (source.path, columns) if _is_equal(source.input, point) else (None, None)
 
 
 def _find_columns(trail: Trail, values: Tensor) -> tuple[Call, tuple[int, ...] | None]:
@@ -166,7 +235,7 @@ def _find_columns(trail: Trail, values: Tensor) -> tuple[Call, tuple[int, ...] |
         columns = _match_columns(call.output, values)
         if columns is not None:
             return call, _shorten(call, columns)
-    raise ExpoundError("no projection gives the values of its attention")
+    raise LookupError
 
 
 def _match_columns(output: Tensor, wanted: Tensor) -> tuple[int, ...] | None:
@@ -200,6 +269,8 @@ def _derive_feed_forward(trail: Trail, before: Tensor, norm_first: bool) -> Feed
     added, norm_of_output = _apply_norm_of_output(trail, out, before)
     if not norm_first:
         norm = trail.find(is_norm_layer, input=before + added, output=trail.output)
+    elif not _is_sum(trail.output, before, added):
+        raise LookupError
     return FeedForward(
         into.path, act.path, out.path, norm=None if norm is None else norm.path,
         gate=wide.path if is_gated else None, norm_of_output=norm_of_output,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,11 @@ from transformers.pytorch_utils import Conv1D
 from expound.errors import ExpoundError
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_module
-from expound.models.layers.record import Head, Record
+from expound.models.layers.record import Head, Layer
 from expound.models.outputs import to_float32
 
-NORMS_FROM_ZERO = ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm")
-"""Norms that store their weight less 1."""
+_FORMS: dict[type[nn.Module], tuple[bool, bool]] = {}
+"""Whether a class of norms centres its input, and whether it stores its weight less 1, as Gemma's do."""
 
 
 def read_weight(module: nn.Module, name: str) -> Tensor:
@@ -163,9 +164,37 @@ def _add_adapters(module: Any) -> Affine:
 
 
 def is_norm_layer(module: nn.Module) -> bool:
-    """Return whether the module is a LayerNorm or an RMSNorm."""
-    # Each family of transformers defines an RMSNorm class of its own (LlamaRMSNorm, Qwen2RMSNorm, …).
-    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(("RMSNorm", "T5LayerNorm"))
+    """Return whether the module is a LayerNorm or an RMSNorm, of whichever class, by what it computes."""
+    return _find_form(module) is not None
+
+
+def _find_form(module: nn.Module) -> tuple[bool, bool] | None:
+    """Return the form of a norm, see `_FORMS`; None if the module is no norm of the last dimension."""
+    weight: Tensor | None = getattr(module, "weight", None)
+    shape: Sequence[int] = getattr(module, "normalized_shape", ()) if weight is None else weight.shape
+    if not isinstance(shape, Sequence) or len(shape) != 1 or any(True for _ in module.children()):
+        return None
+    # Each family of transformers defines classes of its own (LlamaRMSNorm, CohereLayerNorm, …).
+    if type(module) not in _FORMS:
+        for form in itertools.product((True, False), (False, True)):
+            if _is_computed_by(_make_norm(module, *form), module, shape[0]):
+                _FORMS[type(module)] = form
+    return _FORMS.get(type(module))
+
+
+@torch.no_grad()
+def _is_computed_by(norm: Norm, module: nn.Module, size: int) -> bool:
+    """Return whether a norm's weights are what its module computes with them."""
+    device = None if norm.weight is None else norm.weight.device
+    # Two rows, of which SqueezeBERT's norm, a subclass of LayerNorm over another dimension, makes something else.
+    x = torch.linspace(-1, 2, 2 * size, device=device).sin().unflatten(0, (2, -1))
+    dtype = x.dtype if norm.weight is None else cast(Tensor, module.weight).dtype
+    try:
+        # Hooks are not for this call.
+        own = module.forward(x[None].to(dtype))[0]
+    except (AssertionError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        return False
+    return torch.allclose(to_float32(own), norm(x).to(to_float32(own)), rtol=1e-2, atol=1e-2)
 
 
 def to_norm(module: nn.Module) -> Norm:
@@ -177,64 +206,80 @@ def to_norm(module: nn.Module) -> Norm:
     # ModernBERT's first layer has an identity in place of its attention's norm.
     if isinstance(module, nn.Identity):
         return Norm(None, None, 0.0, centered=False, active=False)
-    if not is_norm_layer(module):
+    form = _find_form(module)
+    if form is None:
         raise ExpoundError(f"expected a LayerNorm or RMSNorm, got {type(module).__name__}")
-    norm: Any = module
-    weight = None if getattr(norm, "weight", None) is None else read_weight(norm, "weight")
-    if weight is not None and type(norm).__name__ in NORMS_FROM_ZERO:
+    return _make_norm(module, *form)
+
+
+def _make_norm(module: Any, centered: bool, from_zero: bool) -> Norm:
+    weight = None if getattr(module, "weight", None) is None else read_weight(module, "weight")
+    if weight is not None and from_zero:
         weight = 1 + weight
-    bias = None if getattr(norm, "bias", None) is None else read_weight(norm, "bias")
-    if isinstance(module, nn.LayerNorm):
-        return Norm(weight, bias, norm.eps, centered=True)
-    eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+    bias = None if getattr(module, "bias", None) is None else read_weight(module, "bias")
     # torch.nn.RMSNorm reads eps=None as the machine epsilon of its type.
-    if eps is None:
-        eps = torch.finfo(norm.weight.dtype).eps
-    return Norm(weight, None, eps, centered=False)
+    machine = torch.finfo(torch.float32 if weight is None else module.weight.dtype).eps
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", 1e-5))
+    return Norm(weight, bias, machine if eps is None else eps, centered=centered)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerParts:
-    """The weights of a layer, independent of how its family stores them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionParts:
+    """The weights of a layer around its attention, independent of how its family stores them.
 
-    `value` [H·d_h, d] is repeated under grouped queries; `into` and `gate` are [d_ff, d]. `output` and `out` include
-    the weights of the norms of their outputs, if there are any; `norms_of_outputs` tells the scales of these.
+    `output` includes what it is multiplied by and the weights of the norm of its output, if there is one;
+    `norm_of_output` tells the scale of that. `norms`: those before attention and feed-forward, or after their residual
+    connections.
+    """
+
+    output: Affine
+    norms: tuple[Norm, Norm]
+    norm_first: bool
+    norm_of_output: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerParts(AttentionParts):
+    """The weights of a whole layer.
+
+    `value` [H·d_h, d] is repeated under grouped queries; `into` and `gate` are [d_ff, d]. `out` is as `output`.
     """
 
     value: Affine
-    output: Affine
-    norms: tuple[Norm, Norm]
     into: Affine
     out: Affine
     activation: str
-    norm_first: bool
     gate: Affine | None = None
-    norms_of_outputs: tuple[Norm, ...] = ()
+    norm_of_out: Norm | None = None
 
 
-def get_layer_parts(layer: nn.Module, record: Record) -> LayerParts:
-    """Return the weights of a layer, whose parts are those of the record."""
+def get_layer_parts(layer: nn.Module, record: Layer) -> AttentionParts:
+    """Return the weights of a layer by its record: `LayerParts` if that has all of them."""
     attention, feed_forward = record.attention, record.feed_forward
+    output, norm_of_output = _get_output(layer, attention.output, attention.norm_of_output, attention.factor)
+    last = record.last_norm if feed_forward is None else feed_forward.norm
+    norms = (_get_norm(layer, attention.norm), _get_norm(layer, last))
+    around = AttentionParts(output=output, norms=norms, norm_first=record.norm_first, norm_of_output=norm_of_output)
+    if feed_forward is None or attention.value is None:
+        return around
     value = to_affine(get_module(layer, attention.value)).select_outputs(attention.columns)
-    output, out = (to_affine(get_module(layer, path)) for path in (attention.output, feed_forward.out))
+    if norm_of_output is not None and value.bias is not None:
+        return around
+    out, norm_of_out = _get_output(layer, feed_forward.out, feed_forward.norm_of_output)
     gate = None
     if feed_forward.gate:
         gate = to_affine(get_module(layer, feed_forward.gate)).select_outputs(feed_forward.gate_columns)
-    norms = tuple(to_norm(get_module(layer, path)) for path in record.norms_of_outputs)
-    if norms:
-        if any(affine.bias is not None for affine in (value, output, out)):
-            raise ExpoundError("a layer normalizes outputs with biases: no decomposition")
-        output, out = (_scale_outputs(affine, norm) for affine, norm in zip((output, out), norms, strict=True))
     return LayerParts(
         value=value,
         output=output,
-        norms=(_get_norm(layer, record.norms[0]), _get_norm(layer, record.norms[1])),
+        norms=norms,
         into=to_affine(get_module(layer, feed_forward.into)).select_outputs(feed_forward.columns),
         out=out,
         activation=activations.get_activation_name(get_module(layer, feed_forward.activation)),
         norm_first=record.norm_first,
         gate=gate,
-        norms_of_outputs=norms,
+        norm_of_output=norm_of_output,
+        norm_of_out=norm_of_out,
     )
 
 
@@ -242,9 +287,17 @@ def _get_norm(layer: nn.Module, path: str | None) -> Norm:
     return to_norm(nn.Identity() if path is None else get_module(layer, path))
 
 
-def _scale_outputs(affine: Affine, norm: Norm) -> Affine:
-    """Return a map without bias, followed by an RMSNorm whose scale is 1."""
-    return Affine(norm.apply_without_scale(affine.weight.T).T, None)
+def _get_output(layer: nn.Module, path: str, norm_path: str | None, factor: float = 1.0) -> tuple[Affine, Norm | None]:
+    """Return a projection that is added to the residual, times a factor, and the norm between, held at a scale of 1."""
+    affine = to_affine(get_module(layer, path))
+    norm = None if norm_path is None else to_norm(get_module(layer, norm_path))
+    if norm is not None:
+        if affine.bias is not None or norm.bias is not None:
+            raise ExpoundError("a layer normalizes outputs with biases: no decomposition")
+        affine = Affine(norm.apply_without_scale(affine.weight.T).T, None)
+    if factor != 1:
+        affine = Affine(affine.weight * factor, None if affine.bias is None else affine.bias * factor)
+    return affine, norm
 
 
 @dataclass(frozen=True, slots=True)

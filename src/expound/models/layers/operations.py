@@ -18,6 +18,7 @@ from expound.models.outputs import to_float32
 SOFTMAX = frozenset({"softmax", "_softmax"})
 PRODUCTS = frozenset({"mul", "multiply", "matmul", "bmm", "mm", "einsum", "baddbmm", "__matmul__"})
 QUOTIENTS = frozenset({"div", "divide", "true_divide", "__rdiv__"})
+LIKE_ANOTHER = frozenset({"type_as", "view_as", "expand_as", "reshape_as", "to"})
 ATTENTION = "scaled_dot_product_attention"
 ACTIVATIONS_MODULE = "transformers.activations"
 
@@ -74,7 +75,9 @@ class OperationRules(TorchFunctionMode):
             return func(*args, **kwargs)
         if name == "requires_grad_":
             return mark_input(func(*args, **kwargs))
-        origins = [origin for origin in map(self._find_origin, list_tensors((*args, *kwargs.values()))) if origin]
+        # Of some operands only the type or the shape is taken.
+        operands = args[:1] if name in LIKE_ANOTHER else () if name.endswith("_like") else (*args, *kwargs.values())
+        origins = [origin for origin in map(self._find_origin, list_tensors(operands)) if origin]
         if not origins or name == "detach":
             return func(*args, **kwargs)
         if name.endswith("_") and not name.endswith("__") and name[:-1] in self.methods:

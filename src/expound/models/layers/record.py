@@ -7,17 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A layer's attention: the projections to the values and after it, and its norm; paths start at the layer.
+    """A layer's attention, by paths that start at the layer.
 
-    `norm_of_output`: a norm of the attention's output, before the residual is added. `columns`: the outputs of `value`
-    that attention gets, one per number of every head; None: all.
+    Args:
+        output: the projection of all heads.
+        norm: the norm before attention, or the one after its residual connection.
+        norm_of_output: a norm of the attention's output, before the residual is added.
+        factor: what the output is multiplied by before the residual is added.
+        value: the projection to the values; None: the values are not a linear function of the attention's input.
+        columns: the outputs of `value` that attention gets, one per number of every head; None: all.
     """
 
-    value: str
     output: str
     norm: str | None
     norm_of_output: str | None = None
+    factor: float = 1.0
+    value: str | None = None
     columns: tuple[int, ...] | None = None
+
+    @property
+    def added(self) -> str:
+        """The part whose output, times the factor, is added to the residual."""
+        return self.norm_of_output or self.output
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,28 @@ class FeedForward:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """The parts of a layer: attention is added to its input, then anything else, a feed-forward as a rule.
+
+    Args:
+        attention: the first half of the layer.
+        feed_forward: the second half; None: it is not one of into → activation → out after the first half.
+        norm_first: norms come before attention and feed-forward, not after their residuals.
+        last_norm: the norm after all of the layer, if norms do not come first.
+    """
+
+    attention: Attention
+    feed_forward: FeedForward | None
+    norm_first: bool
+    last_norm: str | None = None
+
+    @property
+    def norm_of_out(self) -> str | None:
+        """The norm of the feed-forward's output."""
+        return None if self.feed_forward is None else self.feed_forward.norm_of_output
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The modules after the last layer: [dense → activation → [norm]] → output; paths start at the whole model."""
 
@@ -50,31 +83,8 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The parts of a model, whose layers are all alike.
+    """The parts of a model: layers, the norm after all of them, whose path starts at the whole model, and the head."""
 
-    Args:
-        attention: the first half of a layer.
-        feed_forward: the second half of a layer.
-        norm_first: norms come before attention and feed-forward, not after their residuals.
-        final_norm: the norm after all layers; its path starts at the whole model.
-        head: the head.
-    """
-
-    attention: Attention
-    feed_forward: FeedForward
-    norm_first: bool
+    layers: tuple[Layer, ...]
     final_norm: str | None
     head: Head
-
-    @property
-    def norms(self) -> tuple[str | None, str | None]:
-        """The attention's norm and the feed-forward's norm."""
-        return self.attention.norm, self.feed_forward.norm
-
-    @property
-    def norms_of_outputs(self) -> tuple[str, ...]:
-        """The norms of the outputs of attention and feed-forward; empty in most models."""
-        after_attention, after_feed_forward = self.attention.norm_of_output, self.feed_forward.norm_of_output
-        if after_attention is None or after_feed_forward is None:
-            return ()
-        return after_attention, after_feed_forward

@@ -95,9 +95,7 @@ class RescaleRule(TorchFunctionMode):
         if type(module).__module__ in ACTIVATION_MODULES and not isinstance(module, NO_ACTIVATIONS):
             return partial(_rescale, module.forward)
         if is_norm_layer(module):
-            norm = to_norm(module)
-            if type(module) in (nn.LayerNorm, nn.RMSNorm) or _is_computed_by(norm, module):
-                return partial(_rescale_norm, norm)
+            return partial(_rescale_norm, to_norm(module))
         return None
 
     def _enter_module(self, module: nn.Module, inputs: Any) -> None:
@@ -140,20 +138,6 @@ class RescaleRule(TorchFunctionMode):
         if any(baseline.shape != operand.shape for baseline, operand in zip(baselines, operands, strict=True)):
             raise _different_operations_error()
         return HeldFactors().straight_through(value, surrogate(*operands, *baselines).to(value.dtype), 1.0)
-
-
-@torch.no_grad()
-def _is_computed_by(norm: Norm, module: nn.Module) -> bool:
-    """Return whether a norm's weights are what its module computes with them: its weight may be added to 1."""
-    if norm.weight is None:
-        return False
-    # Two rows, of which SqueezeBERT's norm, a subclass of LayerNorm over another dimension, makes something else.
-    x = torch.linspace(-1, 2, 2 * len(norm.weight), device=norm.weight.device).sin().unflatten(0, (2, -1))
-    try:
-        own = module(x[None].to(module.weight.dtype))[0]
-    except RuntimeError:
-        return False
-    return torch.allclose(to_float32(own), norm(x.to(norm.weight)).to(to_float32(own)), rtol=1e-2, atol=1e-2)
 
 
 def _different_operations_error() -> ExpoundError:

@@ -58,12 +58,14 @@ def _find_parts(model: HuggingFaceModel, batch: Batch) -> list[str]:
     if model.task.is_read_at_positions and not model.task.is_generated:
         return []
     try:
-        record = find_record(model, batch)
+        last = find_record(model, batch).layers[-1]
     except (ExpoundError, *MODEL_ERRORS):
         return []
-    attention = record.attention
+    attention, feed_forward = last.attention, last.feed_forward
+    if attention.value is None or feed_forward is None:
+        return []
     if model.task.is_generated:
-        found = [attention.output, record.feed_forward.into.rpartition(".")[0]] if record.norm_first else []
+        found = [attention.output, feed_forward.into.rpartition(".")[0]] if last.norm_first else []
     else:
         found = [attention.output.rpartition(".")[0]]
     # A part that has the values, too, reads all positions.

@@ -66,11 +66,11 @@ class LayerCall:
             ) from error
 
 
-def record_layer_calls(model: HuggingFaceModel, batch: Batch) -> list[LayerCall]:
+def record_layer_calls(model: HuggingFaceModel, batch: Batch, embeddings: Tensor | None = None) -> list[LayerCall]:
     """Return the calls of the layers in one forward pass of a single example without padding, in their order.
 
     Raises:
-        ExpoundError: a family without a record, or an encoder with a decoder.
+        ExpoundError: attention that cannot be captured, or an encoder with a decoder.
     """
     if model.is_encoder_decoder:
         raise encoder_decoder_error()
@@ -84,7 +84,7 @@ def record_layer_calls(model: HuggingFaceModel, batch: Batch) -> list[LayerCall]
         # ALBERT runs one layer many times; a second hook on it would record every call twice.
         for layer in dict.fromkeys(get_layers(model.model)):
             scope.enter_context(layer.register_forward_hook(record, with_kwargs=True))
-        model(batch)
+        model(batch, embeddings)
     return calls
 
 
