@@ -39,10 +39,18 @@ def test_help_has_an_example_and_cuts_no_option(command, monkeypatch, capsys):
 
 def test_options_stand_in_groups(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        get_command(app)(["explain", "--help"])
-    titles = [line.strip("╭─╮ ") for line in capsys.readouterr().out.splitlines() if line.startswith("╭─")]
-    assert titles == ["Arguments", "Model and data", "Method", "Output", "Machine"]
+    groups = {
+        "explain": ["Arguments", "Model and data", "Method", "Output", "Machine"],
+        # A temperature is a parameter of the recipe here, and of the generated text in `explain`.
+        "train ivra": ["Model and data", "Recipe", "Parts of the recipe", "Training", "Output", "Machine"],
+    }
+    for command, expected in groups.items():
+        with pytest.raises(SystemExit):
+            get_command(app)([*command.split(), "--help"])
+        text = capsys.readouterr().out
+        assert [line.strip("╭─╮ ") for line in text.splitlines() if line.startswith("╭─")] == expected
+        panel = "Recipe" if command == "train ivra" else "Model and data"
+        assert "--temperature" in text.partition(f"╭─ {panel} ─")[2].partition("╰─")[0]
 
 
 @pytest.mark.parametrize("command", ["methods", "metrics", "objectives", "datasets"])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def summary(
     folder: Annotated[Path, typer.Argument(help="The output folder of `expound explain --data`.")],
     against: Annotated[
-        Path | None, typer.Option(help="Another explained corpus: show the changes from it to this row.")
+        Path | None, typer.Option(help="Another explained corpus: show the changes from it to this one.")
     ] = None,
     clusters: Annotated[int, typer.Option(min=1, help="Number of groups of explanations.")] = 8,
     top: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 10,

@@ -17,13 +17,17 @@ GROUPS = {
         "raw_prompt", "max_new_tokens", "temperature", "max_length", "allow_incomplete_weights", "processing_class",
     ),
     "Method": (),
-    "Parts of the method": (),
+    "Recipe": (),
+    "Parts of the recipe": (),
     "Training": (
         "config", "epochs", "learning_rate", "eval_steps", "argument", "masked_share", "head_lr_multiplier",
         "head_dropout", "head_activation", "early_stopping_patience", "early_stopping_threshold", "log_gradient_norms",
         "lora_rank", "lora_alpha", "lora_dropout", "lora_targets",
     ),
-    "Output": ("output_dir", "overwrite", "resume", "html", "json", "dry_run", "quiet", "report_to", "help"),
+    "Server": ("api", "host", "port", "name"),
+    "Output": (
+        "output_dir", "keep_columns", "overwrite", "resume", "html", "json", "dry_run", "quiet", "report_to", "help",
+    ),
     "Machine": ("device", "dtype", "batch_size", "workers", "threads", "ray", "rows_per_part", "seed"),
 }  # fmt: skip
 
@@ -39,10 +43,6 @@ class GroupedCommand(TyperCommand):
         self.is_grouped = len(self.params) >= FEWEST_GROUPED
         for option in self.params:
             _prepare_option(option, self.is_grouped)
-        named: dict[str, Any] = {str(option.name): option for option in self.params}
-        # Where no text is generated, a temperature is a parameter of the method.
-        if self.is_grouped and "temperature" in named and "max_new_tokens" not in named:
-            named["temperature"].rich_help_panel = "Method"
         # The panels appear in the order of their first options.
         titles = [None, *GROUPS]
         self.params.sort(key=lambda option: titles.index(getattr(option, "rich_help_panel", None)))
@@ -68,10 +68,10 @@ def _prepare_option(option: Any, is_grouped: bool) -> None:
     if option.metavar is None and len("|".join(choices)) > WIDEST_CHOICES:
         option.metavar = "NAME"
         option.help = f"{option.help} One of {', '.join(choices)}."
-    if is_grouped:
+    if is_grouped and option.rich_help_panel is None:
         # What no group names belongs to the method.
         groups = [title for title, names in GROUPS.items() if option.name in names]
         option.rich_help_panel = groups[0] if groups else "Method"
-        # Their second names take a column, which long names of the other options need.
-        if not groups and option.secondary_opts:
-            option.rich_help_panel = "Parts of the method"
+    # Their second names take a column, which long names of the other options need.
+    elif option.rich_help_panel == "Recipe" and option.secondary_opts:
+        option.rich_help_panel = "Parts of the recipe"

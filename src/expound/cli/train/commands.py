@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 PRESET = Annotated[
     str | None,
     typer.Option(
-        help="paper: the paper's values for options that are not given. Default: values for short runs on small data."
+        help="paper: the paper's values for options that are not given. Default: values for short runs on small data.",
+        rich_help_panel="Recipe",
     ),
 ]
 SEARCH = Annotated[
@@ -32,6 +33,7 @@ SEARCH = Annotated[
     typer.Option(
         "--search",
         metavar="NAME=V,V",
+        rich_help_panel="Recipe",
         help="Train once for each of these values of an option above, in OUTPUT-DIR/search, and copy the best run to "
         "OUTPUT-DIR: by the recipe's target metric on dev, with accuracy at most .01 below the best. "
         "Repeatable: all combinations.",
@@ -102,7 +104,7 @@ def make_command(name: str, factory: Callable[..., Any]) -> Any:
 
 def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
     """Return a function with the parameters of the recipe, of `run` and of RunOptions."""
-    own = list(_options(factory))
+    own = list(_options(factory, panel="Recipe"))
     # An option of the recipe with the name of one of all runs, as the rank of `lora`, has a default of its own.
     options = list(_options(RunOptions, leave_out=[*PYTHON_ONLY, *(option.name for option in own)]))
 
@@ -161,7 +163,9 @@ def parse_search(name: str, factory: Callable[..., Any], texts: Sequence[str]) -
     return values
 
 
-def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Iterator[inspect.Parameter]:
+def _options(
+    called: Callable[..., Any], leave_out: Sequence[str] = (), panel: str | None = None
+) -> Iterator[inspect.Parameter]:
     """Yield the parameters as typer options; each is Annotated with a help text, and optionally limits."""
     for parameter in inspect.signature(called, eval_str=True).parameters.values():
         if parameter.name in leave_out:
@@ -174,7 +178,7 @@ def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Itera
         if kind in (bool, bool | None) and parameter.default is not False:
             flag += f"/--no-{name}"
         settings = limits[0] if limits else {}
-        option = typer.Option(flag, help=text, **settings)
+        option = typer.Option(flag, help=text, rich_help_panel=panel, **settings)
         # an option is text, where Python also takes an object: a model, an explainer, a tokenizer
         if kind is Any or str in get_args(kind):
             kind = str | None

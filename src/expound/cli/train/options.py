@@ -32,7 +32,7 @@ Config = Annotated[
 TrainSplit = Annotated[str, typer.Option(help="The split to train on.")]
 DevSplit = Annotated[str, typer.Option(help="The split that selects the best model.")]
 Epochs = Annotated[
-    float | None, typer.Option(min=0, help="Number of epochs. Default: the method's (baseline 3); from scratch 10.")
+    float | None, typer.Option(min=0, help="Number of epochs. Default: the recipe's (baseline 3); from scratch 10.")
 ]
 LearningRate = Annotated[
     float | None,
@@ -40,11 +40,11 @@ LearningRate = Annotated[
         "--learning-rate",
         "--lr",
         min=0,
-        help="Peak learning rate. Default: the method's (baseline 5e-5); from scratch 1e-3.",
+        help="Peak learning rate. Default: the recipe's (baseline 5e-5); from scratch 1e-3.",
     ),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Examples per step and process. Default: the method's (usually 32).")
+    int | None, typer.Option(min=1, help="Examples per step and process. Default: the recipe's (usually 32).")
 ]
 EvalSteps = Annotated[
     int | None, typer.Option(min=1, help="Evaluate and save every N steps. Default: every epoch.", metavar="N")
@@ -60,14 +60,17 @@ Argument = Annotated[
 Control = Annotated[
     bool,
     typer.Option(
-        "--control", help="Also train the same steps without the method's terms, and print the difference they made."
+        "--control",
+        help="Also train the same steps without the recipe's terms, and print the difference they made.",
+        rich_help_panel="Recipe",
     ),
 ]
 Seeds = Annotated[
     str | None,
     typer.Option(
         help="Train once for each of these seeds, such as 0,1,2, in OUTPUT-DIR/seed-N, and print means over them; with "
-        "--control also the difference over seeds. Examples are sampled with --seed."
+        "--control also the difference over seeds. Examples are sampled with --seed.",
+        rich_help_panel="Recipe",
     ),
 ]
 

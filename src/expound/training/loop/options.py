@@ -70,20 +70,20 @@ class RunOptions:
         {"min": 0, "max": 1},
     ] = 0.0
     head_lr_multiplier: Annotated[
-        float | None, "Learning rate of the head, as a multiple of the encoder's. Default: the method's, or 1."
+        float | None, "Learning rate of the head, as a multiple of the encoder's. Default: the recipe's, or 1."
     ] = None
     head_dropout: Annotated[
         float | None,
-        "Dropout between encoder and output. Default: the method's, or the model's own.",
+        "Dropout between encoder and output. Default: the recipe's, or the model's own.",
         {"min": 0, "max": 1},
     ] = None
     head_activation: Annotated[
         str | None,
-        "Activation of the head, for models whose head shares the encoder's (BigBird). Default: the method's.",
+        "Activation of the head, for models whose head shares the encoder's (BigBird). Default: the recipe's.",
     ] = None
     lora_rank: Annotated[
         int | None,
-        "Train LoRA adapters of this rank, and the head, instead of all weights. Default: the method's, or 0.",
+        "Train LoRA adapters of this rank, and the head, instead of all weights. Default: the recipe's, or 0.",
         {"min": 0},
     ] = None
     lora_alpha: Annotated[
