@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
 from expound.errors import ExpoundError
 from expound_people.items import StudyItem
 from expound_people.projects import create_project, find_project
-from expound_people.storage import Storage, upgrade
+from expound_people.storage import Storage
 from expound_people.tables import Base, Project
 
 
@@ -62,23 +62,6 @@ def test_opening_waits_for_another_writer(tmp_path):
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
     storage.close()
     other.close()
-
-
-def test_a_database_of_an_earlier_version_is_upgraded_with_its_content(tmp_path):
-    for earlier in ("0001", "0002", "0003"):
-        file = tmp_path / f"{earlier}.db"
-        with create_engine(f"sqlite:///{file}").begin() as connection:
-            upgrade(connection, earlier)
-            columns = "id, name, kind, question, seed, labels, created"
-            connection.execute(
-                text(f"INSERT INTO project ({columns}) VALUES (1, 'old', 'rank', '?', 0, '[]', '2026-01-01 00:00:00')")
-            )
-        storage = Storage(f"sqlite:///{file}")
-        with storage.read_session() as session:
-            assert find_project(session, "old").question == "?"
-        with storage.engine.connect() as connection:
-            assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
-        storage.close()
 
 
 def test_a_database_of_a_later_version_is_refused_unchanged(url):

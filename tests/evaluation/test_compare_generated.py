@@ -82,11 +82,6 @@ def test_what_is_kept_comes_back(result_and_folder):
     loaded = Comparison.load(folder)
     assert [row["kind"] for row in loaded.examples] == ["one", "two"]
     assert loaded.examples[1]["sources"] == OTHER["sources"]
-    board = loaded.leaderboard_of("kind", "two")
-    column = [card.name for card in board.cards].index("rationale_auc")
-    part = comparison.results[comparison.results["example"] == 1]
-    np.testing.assert_allclose(board.mean[:, column], part.set_index("method").loc[board.rows, "rationale_auc"])
-    assert board.count[:, column].tolist() == [1, 1, 1]
     page = (folder / "report.html").read_text()
     assert "women" in page
     assert comparison.attributions[0].target.text == CHAT["response"].strip()

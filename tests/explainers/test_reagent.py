@@ -1,7 +1,5 @@
 """A published run with its draws, and properties of importance by replacement."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -10,11 +8,9 @@ import expound
 import families
 from expound import explainer
 from expound.errors import ExpoundError
-from expound.explainers.perturbation import reagent
-from expound.explainers.perturbation.reagent import TargetRank, candidate_tokens, probability_drops, sum_steps
+from expound.explainers.perturbation.reagent import candidate_tokens, probability_drops, sum_steps
 from expound.models.generation.model import GeneratingModel
-from models.test_generation import PROMPTS, generating
-from small import alone, shared, small, uneven
+from small import shared, small, uneven
 
 
 @pytest.mark.real
@@ -86,96 +82,3 @@ def test_refusals():
     model = GeneratingModel(families.tiny("llama", "CausalLM", dtype=torch.float64, seed=1))
     with pytest.raises(ExpoundError, match="no difference from a foil"):
         explainer("reagent").attribute(model, model.batch([5, 6], [7], foil_ids=[8]))
-
-
-def scores_by_steps(ids, kept, batches, chance, suffices):
-    """softmax(ζ) of one example and its steps, one by one over recorded draws until the best positions suffice."""
-    start, blocks = batches
-    zeta, steps, clean = start.clone(), 0, chance(ids)
-    for (changed, replaced), (others, _) in blocks:
-        for one, where, filled in zip(changed, replaced, others, strict=True):
-            steps += 1
-            fall = clean - chance(one)
-            zeta = zeta + math.log((1 + fall) / (1 - fall)) * torch.where(where, 1, -1)
-            best = set(zeta.masked_fill(~kept, -9e9).topk(5).indices.tolist())
-            mixed = [
-                old if j in best or not kept[j] else new for j, (old, new) in enumerate(zip(ids, filled, strict=True))
-            ]
-            if suffices(torch.stack(mixed)):
-                return zeta[kept].softmax(0), steps
-    return zeta[kept].softmax(0), steps
-
-
-def make_case(family):
-    """A model, an example, its likeliest answer, and functions of ids [L]: p of that answer, and if it is predicted."""
-    if family == "bert":
-        model = shared("bert")
-        batch = model.encode([uneven("bert", 1)[0]])
-        target = model.predict(batch)
-        answer = int(target[0])
-
-        def chance(ids):
-            return float(model.model(ids[None]).logits[0].softmax(-1)[answer])
-
-        return model, batch, target, chance, lambda ids: int(model.model(ids[None]).logits[0].argmax()) == answer
-    model, prompt = generating("llama"), PROMPTS[1] * 3
-    response = []
-    for _ in range(3):
-        response.append(int(model.model(torch.tensor([prompt + response])).logits[0, -1].argmax()))
-
-    def rows(ids):
-        return model.model(ids[None]).logits[0, len(prompt) : len(prompt) + 2]
-
-    def probability(ids):
-        return float(rows(ids).log_softmax(-1)[[0, 1], response[1:]].mean().exp())
-
-    def is_likely(ids):
-        return all(token in row.topk(3).indices for row, token in zip(rows(ids), response[1:], strict=True))
-
-    return model, model.batch(prompt, response), torch.tensor([[1, 3]]), probability, is_likely
-
-
-@pytest.mark.parametrize("family", ["bert", "llama"])
-@torch.no_grad()
-def test_it_stops_once_the_best_positions_suffice(family, monkeypatch):
-    drawn, blocks = reagent.draw_replacements, []
-    monkeypatch.setattr(reagent, "draw_replacements", lambda *given: blocks.append(drawn(*given)) or blocks[-1])
-    monkeypatch.setattr(reagent, "MAX_STEPS", 20)
-    model, batch, target, chance, suffices = make_case(family)
-    ids, inside, counts = batch.inputs["input_ids"][0], batch.removable[0], []
-    for seed in range(6):
-        blocks.clear()
-        found = explainer("reagent", n_steps="auto", seed=seed).attribute(model, batch, target)[0]
-        start = torch.zeros(len(ids), dtype=torch.float64)
-        start[inside] = torch.from_numpy(reagent.example_generators(batch, seed)[0].random(int(inside.sum())))
-        pairs = [tuple((x[:, 0], y[:, 0]) for x, y in pair) for pair in zip(blocks[::2], blocks[1::2], strict=True)]
-        expected, steps = scores_by_steps(ids, inside, (start, pairs), chance, suffices)
-        torch.testing.assert_close(found[inside], expected, rtol=1e-8, atol=1e-10)
-        assert len(pairs) == -(-steps // reagent.BLOCK)
-        counts.append(steps)
-    assert len(set(counts)) > 1 or family == "bert"
-
-
-def test_stopping_does_not_depend_on_the_batch(monkeypatch):
-    monkeypatch.setattr(reagent, "MAX_STEPS", 40)
-    for family in ("bert", "gpt2", "vit"):
-        model = shared(family)
-        batch = model.encode(uneven(family, 3))
-        scores = explainer("reagent?n_steps=auto").attribute(model, batch, [0, 1, 2])
-        for row in range(3):
-            own, columns = alone(model, batch, row)
-            single = explainer("reagent?n_steps=auto").attribute(model, own, [row])[0]
-            torch.testing.assert_close(scores[row, columns], single)
-    model = small("bert", num_labels=1)
-    batch = model.encode(uneven("bert", 1))
-    with pytest.raises(ExpoundError, match="no likeliest answer"):
-        explainer("reagent?n_steps=auto").attribute(model, batch)
-
-
-def test_target_rank_counts_likelier_answers():
-    model = shared("bert", "QuestionAnswering")
-    batch = model.encode([("what is small", "a moving film")])
-    logits = model(batch).logits
-    for start, end in ((5, 6), (6, 7)):
-        ranks = [int((row > row[place]).sum()) for row, place in zip(logits[0], (start, end), strict=True)]
-        assert int(TargetRank(model.task).score(logits, torch.tensor([[start, end]]))[0]) == max(ranks)

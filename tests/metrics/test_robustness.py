@@ -13,7 +13,7 @@ import families
 from expound import ExpoundError
 from expound.data.swaps import apply_swaps, find_swaps
 from expound.metrics.agreement import jaccard
-from expound.metrics.robustness import ModelSimilarity, jaccard_matrix, model_consistency
+from expound.metrics.robustness import jaccard_matrix, model_consistency
 from expound.metrics.sensitivity import input_consistency, max_sensitivity
 from expound.models import ExplainedModel
 from small import FEW, NATIVE, make_explainer
@@ -70,19 +70,6 @@ def test_the_matrix_compares_every_pair_of_models_on_every_text():
     assert (np.diag(similarity.matrix) == 1).all()
     assert similarity.matrix.equals(similarity.matrix.T)
     assert (similarity.values[0, 1] < 1).any()
-
-
-def test_the_tests_of_initialization_and_training_are_means_over_pairs():
-    values = np.zeros((4, 4, 2))
-    for (i, j), both in {(0, 1): (0.2, 0.4), (0, 2): (0.6, 0.8), (1, 2): (0.1, 0.0), (0, 3): (0.3, 0.9)}.items():
-        values[i, j] = values[j, i] = both
-    similarity = ModelSimilarity(("a", "b", "c", "untrained"), values)
-    np.testing.assert_allclose(similarity.mean_over_pairs(["a", "b", "c"]), [0.3, 0.4])
-    np.testing.assert_allclose(similarity.mean_over_pairs(["a", "b", "c"], ["untrained"]), [0.1, 0.3])
-    with pytest.raises(ExpoundError, match="no model 'd'"):
-        similarity.mean_over_pairs(["a", "d"])
-    with pytest.raises(ExpoundError, match="two different models"):
-        similarity.mean_over_pairs(["a"])
 
 
 @pytest.mark.parametrize("method", NATIVE)

@@ -8,11 +8,23 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from expound.data.registry import parse_spec
 from expound.errors import ExpoundError, check_choice
-from expound.metrics.agreement import jaccard, kendall_tau
+from expound.metrics.agreement import jaccard
+
+
+def kendall_tau(one: ArrayLike, other: ArrayLike) -> float:
+    """Return Kendall's τ-b of two lists of scores; NaN for fewer than two scores or if one list is constant."""
+    from scipy.stats import kendalltau
+
+    left, right = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    # scipy returns NaN for these cases too, but with a warning.
+    if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
+        return float("nan")
+    return float(kendalltau(left, right, variant="b").statistic)
+
 
 Measure: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
 

@@ -171,8 +171,6 @@ def make_marked_items(examples: Sequence[MarkedExample]) -> list[StudyItem]:
 
 def restore_explanation(explanation: StoredExplanation) -> Explanation:
     """Return the attribution of a database row."""
-    if "targets" not in explanation.attribution:
-        raise ExpoundError("this study was made by an earlier version of expound: make it again of the same material")
     return Explanation.from_row(explanation.attribution)
 
 

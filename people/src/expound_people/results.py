@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from sqlalchemy import select
@@ -47,7 +47,6 @@ class Findings:
     f1: float = NAN
     alpha: float = NAN
     strengths: Sequence[Strength] = ()
-    guesses: Sequence[Guess] = field(default=(), repr=False)
 
 
 def load_answers(session: Session, project: Project, excluded: Collection[int] = ()) -> list[AnnotatorAnswer]:
@@ -70,9 +69,8 @@ def compute_findings(session: Session, project: Project, excluded: Collection[in
     if project.kind == "rank":
         return _compute_rankings(answers)
     if KINDS[project.kind].is_simulation:
-        guesses = pair_guesses(answers)
-        gains = compute_gains(guesses, project.seed)
-        return Findings(len(answers), gains=gains, guesses=guesses, alpha=_compute_guess_alpha(answers))
+        gains = compute_gains(pair_guesses(answers), project.seed)
+        return Findings(len(answers), gains=gains, alpha=_compute_guess_alpha(answers))
     examples = load_marked_examples(session, project, excluded)
     explanations = []
     for item in project.items:

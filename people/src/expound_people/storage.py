@@ -110,21 +110,16 @@ def _report_busy() -> Iterator[None]:
         raise ExpoundError("a text or number here cannot be stored in the database") from error
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Upgrade the schema to a revision, inside the connection's transaction."""
+def upgrade(connection: Connection) -> None:
+    """Upgrade the schema to the latest revision, inside the connection's transaction."""
     if connection.dialect.name == "postgresql":
         # Several servers may start at once. The lock is released at the end of the transaction, even after a crash.
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
-    command.upgrade(make_migration_config(connection), revision)
-
-
-def make_migration_config(connection: Connection) -> Config:
-    """Return Alembic's configuration for the migrations in this package."""
     config = Config()
     # Alembic interpolates options as ConfigParser does, so a % in a path has to be doubled.
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
-    return config
+    command.upgrade(config, "head")
 
 
 def _make_engine(url: str) -> Engine:

@@ -10,17 +10,6 @@ from numpy.typing import ArrayLike
 from expound.errors import ExpoundError
 
 
-def kendall_tau(one: ArrayLike, other: ArrayLike) -> float:
-    """Return Kendall's τ-b of two lists of scores; NaN for fewer than two scores or if one list is constant."""
-    from scipy.stats import kendalltau
-
-    left, right = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
-    # scipy returns NaN for these cases too, but with a warning.
-    if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
-        return float("nan")
-    return float(kendalltau(left, right, variant="b").statistic)
-
-
 def jaccard(one: ArrayLike, other: ArrayLike, share: float = 0.25) -> float:
     """Return |A ∩ B| / |A ∪ B| of the ⌈share · n⌉ highest of each of two lists of n scores (Zafar et al. 2021).
 

@@ -37,32 +37,6 @@ class ModelSimilarity:
         """The means over examples [M, M], as the papers print them."""
         return pd.DataFrame(np.nanmean(self.values, 2), index=list(self.names), columns=list(self.names))
 
-    def mean_over_pairs(self, one: Sequence[str], other: Sequence[str] | None = None) -> Floats:
-        """Return each example's mean over pairs of different models, one of `one` and one of `other`: [E].
-
-        Between trained models this is their DIT; between trained models and an untrained one it is their UIT.
-
-        Args:
-            one: names of models.
-            other: names of models; default: the names in `one`.
-
-        Raises:
-            ExpoundError: an unknown name, or no two different models.
-        """
-        index = {name: number for number, name in enumerate(self.names)}
-        for name in (*one, *(other or ())):
-            if name not in index:
-                raise ExpoundError(f"there is no model {name!r}, but: {', '.join(self.names)}")
-        # Sorted and in a set: similarity is symmetric, and a pair counts once.
-        pairs = set()
-        for a, b in product(one, other or one):
-            if a != b:
-                pairs.add(tuple(sorted((index[a], index[b]))))
-        if not pairs:
-            raise ExpoundError("expected at least two different models to compare")
-        means: Floats = np.nanmean([self.values[pair] for pair in sorted(pairs)], 0)
-        return means
-
 
 def model_consistency(
     models: Mapping[str, ExplainedModel | Callable[[], ExplainedModel]],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from expound.data.atomic_files import remove_abandoned, temporary_path
+from expound.data.atomic_files import atomic_file
 from expound.data.provenance import get_versions
 from expound.errors import ExpoundError
 from expound.reports.records import Exchange, Part
@@ -154,36 +152,22 @@ def _to_plain(value: Any) -> Any:
 def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Path:
     """Write both files and return the directory. Each file appears under its name only when it is complete."""
     content = to_arrow_table(rows)
-    temporary = temporary_path(directory.absolute())
+    description = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": len(rows)}
     try:
-        temporary.mkdir(parents=True)
-        pq.write_table(content, temporary / DATA, compression="zstd")
-        description = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": len(rows)}
-        description |= {"sha256": _digest_file(temporary / DATA), "versions": get_versions(), "config": dict(config)}
-        text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
-        (temporary / CONFIG).write_text(text, encoding="utf-8")
-        _publish(temporary, directory)
-        remove_abandoned(directory.absolute())
+        with atomic_file(directory / DATA) as fresh:
+            pq.write_table(content, fresh, compression="zstd")
+            description |= {"sha256": _digest_file(fresh), "versions": get_versions(), "config": dict(config)}
+        # Written last: its digest lets a reader detect a process that was killed between the two.
+        with atomic_file(directory / CONFIG) as fresh:
+            fresh.write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise ExpoundError(f"cannot write explanations to {directory}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return directory
 
 
 def _digest_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _publish(temporary: Path, directory: Path) -> None:
-    if not directory.exists():
-        temporary.rename(directory)
-        return
-    # The directory may hold other files of the user. The digest in CONFIG, which is replaced last, lets a reader detect
-    # a process that was killed between the two.
-    for name in (DATA, CONFIG):
-        os.replace(temporary / name, directory / name)
 
 
 def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from expound.data import load_data, selection
+from expound.data import load_data
 from expound.data.load import open_reader
 from expound.data.provenance import summarize_data
+from expound.data.selection import exclude_examples
 from expound.errors import ExpoundError
 from expound.training.loop.options import SIZES
+from expound_papers.runs import selection
 from expound_papers.runs.digest_cache import load_or_compute
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def load_dataset(part: Mapping[str, Any]) -> Dataset:
         data = selection.select_short(data, length, counted or UNITS[unit])
     if part.get("exclude"):
         excluded = [_load_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"]]
-        data = selection.exclude_examples(data, *excluded)
+        data = exclude_examples(data, *excluded)
     # `rows` and `limit` take from one permutation, so that [0, N] is the sample that a limit of N draws.
     order = np.random.default_rng(part["seed"]).permutation(len(data))
     if part["limit"] is not None and part["limit"] < len(data):

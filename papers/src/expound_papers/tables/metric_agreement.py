@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from expound.metrics.agreement import kendall_tau
+from expound_papers.similarity import kendall_tau
 from expound_papers.study.display import FigurePart
 from expound_papers.tables.drawing import Matrix
 from expound_papers.tables.layout import select_figures

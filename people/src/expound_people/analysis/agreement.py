@@ -26,15 +26,9 @@ def _ordinal_differences(values: Array, counts: Array) -> Array:
     return squared
 
 
-def _interval_differences(values: Array, counts: Array) -> Array:
-    squared: Array = (values[:, None] - values[None, :]) ** 2
-    return squared
-
-
 LEVELS: dict[str, Callable[[Array, Array], Array]] = {
     "nominal": _nominal_differences,
     "ordinal": _ordinal_differences,
-    "interval": _interval_differences,
 }
 """Functions from V values and their counts [V] to squared differences [V, V], by level of measurement."""
 
@@ -44,7 +38,7 @@ def krippendorff_alpha(units: Iterable[Collection[Hashable]], level: str = "nomi
 
     Args:
         units: the ratings of each unit; units with fewer than two ratings are ignored.
-        level: one of `LEVELS`; ordinal and interval ratings are numbers.
+        level: one of `LEVELS`; ordinal ratings are numbers.
 
     Returns:
         α; NaN if no unit has two ratings, or if all ratings are the same.

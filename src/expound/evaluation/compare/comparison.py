@@ -64,17 +64,9 @@ class Comparison:
     @property
     def leaderboard(self) -> Leaderboard:
         """Mean of each metric for each method, with 95 % bootstrap intervals over examples."""
-        return self._make_leaderboard(self.results)
-
-    def leaderboard_of(self, column: str, value: Any) -> Leaderboard:
-        """Return the leaderboard of the examples whose `column` has this value."""
-        selected = [number for number, row in enumerate(self.examples) if row.get(column) == value]
-        return self._make_leaderboard(self.results[self.results["example"].isin(selected)])
-
-    def _make_leaderboard(self, results: pd.DataFrame) -> Leaderboard:
         # Peak memory is measured on GPUs only.
-        cards = [card for card in self.cards if card != PEAK_MEMORY or results[card.name].notna().all()]
-        return make_leaderboard(results, cards, titles=self.titles, seed=self.config.get("seed", 0))
+        cards = [card for card in self.cards if card != PEAK_MEMORY or self.results[card.name].notna().all()]
+        return make_leaderboard(self.results, cards, titles=self.titles, seed=self.config.get("seed", 0))
 
     @property
     def titles(self) -> dict[str, str]:
@@ -179,7 +171,7 @@ class Comparison:
         results, curves = read_frames(folder)
         known = metric_cards()
         cards = [replace(known[params["metric"]], name=column) for column, params in config["metrics"].items()]
-        examples = read_examples(folder / EXAMPLES, results["example"].nunique())
+        examples = read_examples(folder / EXAMPLES)
         attributions = Explanations.load(folder / "attributions")
         return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)
 

@@ -41,10 +41,8 @@ def write_examples(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         pq.write_table(content, fresh, compression="zstd")
 
 
-def read_examples(path: Path, count: int) -> list[dict[str, Any]]:
-    """Return the rows without missing values; `count` empty rows if the file does not exist (before version 0.2)."""
-    if not path.exists():
-        return [{} for _ in range(count)]
+def read_examples(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, without missing values."""
     return [_from_stored_row(row) for row in pq.read_table(path).to_pylist()]
 
 

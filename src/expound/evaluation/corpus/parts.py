@@ -112,17 +112,6 @@ class CorpusParts:
             for batch in _open_parquet(path).iter_batches(columns=columns):
                 yield from batch.to_pylist()
 
-    def read_slice(self, first: int, count: int) -> list[dict[str, Any]]:
-        """Return at most `count` rows from number `first` on; only their parts are read."""
-        found: list[dict[str, Any]] = []
-        for path in self.paths():
-            part = _open_parquet(path)
-            size = part.metadata.num_rows
-            if first < size and len(found) < count:
-                found += part.read().slice(max(0, first), count - len(found)).to_pylist()
-            first = max(0, first - size)
-        return found
-
 
 def make_explained_row(item: Explanation, row: Mapping[str, Any], label: str | None) -> dict[str, Any]:
     """Return an explanation with the id, label and rationale of its example, by column."""

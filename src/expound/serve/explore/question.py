@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 
 from expound.data.unit_names import CONVERSATION_UNITS, UnitName
 from expound.errors import ExpoundError, check_choice
-from expound.serve.choice import validate_choice
 from expound.serve.settings import MAX_DIGITS, Limits
 
 UNITS = ("word", "token")
@@ -118,7 +117,7 @@ def read_question(
     for name, text in zip_longest(fields.get("name", ()), fields.get("document", ()), fillvalue=""):
         if name.strip() or text.strip():
             sources.append((name.strip(), text.replace("\r\n", "\n")))
-    model = validate_choice("model", first.get("model", ""), models)
+    model = _validate_choice("model", first.get("model", ""), models)
     chosen = tuple(dict.fromkeys(filter(None, fields.get("method", ())))) or tuple(default_methods(model))
     # A request only selects among the server's methods: a spec made from its words could name any file.
     for name in chosen:
@@ -132,11 +131,19 @@ def read_question(
         pair=first.get("pair", ""),
         picture=first.get("picture", "")[:64],
         target=first.get("target", "")[:200] or PREDICTED,
-        unit=validate_choice("unit", first.get("unit", ""), PROMPT_UNITS),
+        unit=_validate_choice("unit", first.get("unit", ""), PROMPT_UNITS),
         method=chosen,
         sources=tuple(sources),
         system=first.get("system", ""),
         response=first.get("response", ""),
-        rows=validate_choice("rows of a response", first.get("rows", ""), ROWS),
+        rows=_validate_choice("rows of a response", first.get("rows", ""), ROWS),
         tokens=int(tokens) if tokens.isdecimal() and len(tokens) <= MAX_DIGITS else 0,
     )
+
+
+def _validate_choice(field: str, value: str, valid: Sequence[str]) -> str:
+    """Return the value, or the first valid one if it is empty. Raises ExpoundError for any other value."""
+    if not value:
+        return valid[0]
+    check_choice(field, value, valid)
+    return value

@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from expound.metrics.agreement import kendall_tau
+from expound_papers.similarity import kendall_tau
 
 
 def tau_by_pairs(one, other):

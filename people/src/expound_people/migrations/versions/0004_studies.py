@@ -1,11 +1,12 @@
-"""Tables of studies, examples, explanations, annotators and answers."""
+"""Tables of studies, examples, explanations, annotators, answers, steps and replaced tokens."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+# The number of the last of the revisions that this one joins, so that the databases of before open.
+revision = "0004"
 down_revision = None
 
 
@@ -20,6 +21,8 @@ def upgrade() -> None:
         sa.Column("seed", sa.Integer, nullable=False),
         sa.Column("labels", sa.JSON, nullable=False),
         sa.Column("created", sa.DateTime, nullable=False),
+        sa.Column("protocol", sa.Text),
+        sa.Column("origin", sa.JSON),
     )
     op.create_table(
         "item",
@@ -28,6 +31,7 @@ def upgrade() -> None:
         sa.Column("number", sa.Integer, nullable=False),
         sa.Column("content", sa.JSON, nullable=False),
         sa.Column("picture", sa.LargeBinary),
+        sa.Column("role", sa.String(20), nullable=False, server_default=""),
         sa.UniqueConstraint("project_id", "number"),
     )
     op.create_table(
@@ -47,7 +51,14 @@ def upgrade() -> None:
         sa.Column("created", sa.DateTime, nullable=False),
         sa.Column("joined", sa.DateTime),
         sa.Column("revoked", sa.DateTime),
+        sa.Column("person", sa.String(200)),
+        sa.Column("source", sa.JSON),
+        sa.Column("slot", sa.Integer),
+        sa.Column("items", sa.JSON),
+        sa.Column("status", sa.String(20), nullable=False, server_default=""),
+        sa.Column("ended", sa.DateTime),
     )
+    op.create_index("uq_annotator_person", "annotator", ["project_id", "person"], unique=True)
     op.create_table(
         "answer",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -60,4 +71,21 @@ def upgrade() -> None:
         sa.Column("created", sa.DateTime, nullable=False),
         sa.Column("updated", sa.DateTime, nullable=False),
         sa.UniqueConstraint("annotator_id", "item_id", "phase"),
+    )
+    op.create_table(
+        "step",
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("annotator_id", sa.Integer, sa.ForeignKey("annotator.id"), nullable=False, index=True),
+        sa.Column("name", sa.String(40), nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("content", sa.JSON, nullable=False),
+        sa.Column("seconds", sa.Float),
+        sa.Column("created", sa.DateTime, nullable=False),
+        sa.UniqueConstraint("annotator_id", "name", "attempt"),
+    )
+    op.create_table(
+        "replaced_token",
+        sa.Column("digest", sa.String(64), primary_key=True),
+        sa.Column("annotator_id", sa.Integer, sa.ForeignKey("annotator.id"), nullable=False, index=True),
+        sa.Column("replaced", sa.DateTime, nullable=False),
     )
