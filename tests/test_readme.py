@@ -76,6 +76,13 @@ def test_the_page_on_other_tasks_runs_as_it_stands(tmp_path):
     assert "loaf" in (tmp_path / "similar.html").read_text(encoding="utf-8")
 
 
+def test_the_page_on_functions_runs_as_it_stands(tmp_path):
+    (tmp_path / "my_classifier.py").write_text("def predict(texts):\n    return [[0.3, 0.7] for _ in texts]\n")
+    (tmp_path / "reviews.csv").write_text("text,label\nbad jokes,bad\na moving film,good\n")
+    run(ROOT / "docs" / "functions.md", tmp_path)
+    assert (tmp_path / "judged-function" / "report.html").is_file()
+
+
 def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     (table,), (chat,) = (

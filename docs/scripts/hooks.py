@@ -114,7 +114,18 @@ def on_config(config: Any) -> Any:
     files = sorted((PAPERS / "results").glob("*.md"))
     results = [f"results/{file.name}" for file in files if file.stem != "index"]
     config.nav = [
-        {"Start": ["index.md", "report.md", "data.md", "tasks.md", "serving.md", "people/index.md", "gallery.md"]},
+        {
+            "Start": [
+                "index.md",
+                "report.md",
+                "data.md",
+                "tasks.md",
+                "functions.md",
+                "serving.md",
+                "people/index.md",
+                "gallery.md",
+            ]
+        },
         {"Choose": ["choose.md", "limits.md", "performance.md", "precision.md", "reliability.md"]},
         {"Tutorials": [*pages_under("tutorials"), {"Concepts": pages_under("concepts")}]},
         {"Methods": pages_under("methods")},

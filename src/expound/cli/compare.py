@@ -92,9 +92,10 @@ def compare(
     check(
         models=[model, *others], data=data, methods=methods, metrics=metrics, preset=preset, device=device, dtype=dtype
     )
-    load_options = options.prompt_options(template, labels) | {"allow_incomplete_weights": allow_incomplete_weights}
+    loading: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length}
+    loading |= {"allow_incomplete_weights": allow_incomplete_weights}
     if task is not None:
-        load_options["task"] = task
+        loading["task"] = task
     import expound
     from expound.evaluation.compare.shards import remove_comparison
     from expound.metrics import preset as preset_metrics
@@ -106,7 +107,7 @@ def compare(
         options.require_writable(folder)
         say(f"results are written to {folder}")
     set_stop_message(f"finished examples are saved in {folder}: resume with the same command and --output-dir {folder}")
-    explained = expound.load(model, device=device, dtype=dtype, max_length=max_length, **load_options)
+    explained = options.load_model(model, template, labels, **loading)
     set_threads(threads, hidden_size(explained), device)
     named = options.column_options(text_column, text_pair_column, label_column, rationale_column)
     examples = reading.load_examples(data, split, limit, seed, named)
@@ -133,7 +134,7 @@ def compare(
     show_leaderboard(comparison.leaderboard, folder)
     if against is not None:
         if others:
-            other = expound.load(against, device=device, dtype=dtype, max_length=max_length, **load_options)
+            other = options.load_model(against, template, labels, **loading)
             before = compare_model(other, folder / "against")
         else:
             before = expound.Comparison.load(against)

@@ -123,11 +123,9 @@ def load_models(
     sources: Mapping[str, str], threads: int | None, device: str | None, **loading: Any
 ) -> dict[str, ExplainedModel]:
     """Load the models, and set the number of threads for the largest of them."""
-    import expound
-
     models, largest = {}, 0
     for name, source in sources.items():
-        models[name] = expound.load(source, device=device, **loading)
+        models[name] = options.load_model(source, device=device, **loading)
         largest = max(largest, hidden_size(models[name]) or 0)
     if models:
         set_threads(threads, largest, device)

@@ -9,6 +9,7 @@ from pathlib import Path
 from expound.errors import ExpoundError
 
 CONFIG = "config.json"
+PICKLES = (".pkl", ".pickle", ".joblib")
 
 
 def looks_local(name: str) -> bool:
@@ -24,6 +25,11 @@ def require_local_model(name: str) -> None:
     folder = Path(os.path.expanduser(name))
     if looks_local(name) and not folder.exists():
         raise ExpoundError(f"there is no model at {name}")
+    if folder.suffix in PICKLES and folder.is_file():
+        raise ExpoundError(
+            f"{name} is a pickle, which can run any code when it is opened, and is not read: load it in a module of "
+            "your own, and give --model MODULE:FUNCTION, or in Python the function that predicts"
+        )
     explainer = read_explainer_name(folder)
     if explainer:
         raise ExpoundError(

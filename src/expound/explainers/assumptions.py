@@ -12,7 +12,6 @@ from expound.errors import ExpoundError
 from expound.explainers.registry import is_removal_method
 from expound.models import Batch, ExplainedModel
 from expound.models.checks import Probe, find_failure
-from expound.models.generation.completions import make_weights_error
 
 if TYPE_CHECKING:
     from expound.explainers.base import Explainer
@@ -58,9 +57,10 @@ def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) 
 
 
 def require_removal(method: Explainer, model: ExplainedModel) -> None:
-    """Raise ExpoundError if the model is behind a server and the method does not only remove input."""
-    if model.is_remote and not is_removal_method(type(method)):
-        raise ExpoundError(f"{method.name} is refused: {make_weights_error()}")
+    """Raise ExpoundError if the model gives answers only, and the method needs more than those to changed inputs."""
+    needs_more = not (is_removal_method(type(method)) or method.card.family == "control")
+    if model.black_box_reason and needs_more:
+        raise ExpoundError(f"{method.name} is refused: {model.black_box_reason}")
 
 
 def find_nonfinite(scores: Tensor) -> list[int]:

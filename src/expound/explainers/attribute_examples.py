@@ -115,7 +115,8 @@ def attribute(
     spans = read_spans(unit, len(examples))
     # Spans are what `Batch.unit_of` says, as sources are.
     name = "source" if spans else cast(UnitName | None, unit)
-    explainers = [resolve_unit(spec, name, dict(params), is_generating=is_generating) for spec in methods]
+    ways = {"is_generating": is_generating, "deletes": is_generating or bool(explained.black_box_reason)}
+    explainers = [resolve_unit(spec, name, dict(params), **ways) for spec in methods]
     names = [spec if isinstance(spec, str) else spec.name for spec in methods]
     if len(set(names)) < len(names):
         raise ExpoundError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")

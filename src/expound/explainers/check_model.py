@@ -95,10 +95,10 @@ def _check_method(model: ExplainedModel, batch: Batch, name: str) -> MethodRepor
 def default_method(model: ExplainedModel) -> str:
     """Return the id of the default method for a model.
 
-    `occlusion` for generated text; else `decompx_linear` if its assumptions are proven on this model, also if it is not
-    to be checked, and `integrated_gradients` if not.
+    `occlusion` for generated text and functions; else `decompx_linear` if its assumptions are proven on this model,
+    also if it is not to be checked, and `integrated_gradients` if not.
     """
-    if model.task.is_generated:
+    if model.task.is_generated or model.black_box_reason:
         return "occlusion"
     try:
         probe = Probe(model, model.encode([_make_example(model)]))

@@ -120,13 +120,14 @@ def add_seed(spec: str, seed: int) -> str:
 
 
 def resolve_unit(
-    method: str | Explainer, unit: UnitName | None, params: dict[str, Any], *, is_generating: bool = True
-) -> tuple[Explainer, UnitName]:
+    method: str | Explainer, unit: UnitName | None, params: dict[str, Any], *, is_generating: bool = True,
+    deletes: bool = True,
+) -> tuple[Explainer, UnitName]:  # fmt: skip
     """Return the explainer and the unit of its scores; default: the method's own unit, or words.
 
     Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
     """
-    if is_generating and isinstance(method, str):
+    if deletes and isinstance(method, str):
         name, options = parse_spec(method)
         # A mask token means nothing to most language models, so units are deleted unless the user chooses otherwise.
         if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in options:

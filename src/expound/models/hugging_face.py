@@ -24,6 +24,7 @@ from expound.models.tasks import OutputKind, Task, make_task
 Reference = Literal["mask", "pad", "zero"]
 Baselines = Reference | tuple[int, ...]
 UNLIMITED = 1 << 20
+REMOVAL_ONLY = "choose a method that removes input (occlusion, lime, kernel_shap, shapley_sampling, context_cite)"
 
 
 def find_equal_names(name: str, known: Sequence[str]) -> list[int]:
@@ -47,6 +48,8 @@ class HuggingFaceModel(nn.Module):
     """Whether an encoder and a decoder share the row of a batch."""
     is_remote: ClassVar[bool] = False
     """Whether the weights are behind a server, see `CompletionsModel`."""
+    black_box_reason: ClassVar[str] = ""
+    """Why the model gives answers only, neither gradients nor hidden states; empty if its weights are at hand."""
 
     def __init__(
         self,

@@ -158,6 +158,8 @@ def _unwrap_model(model: Any, recipe: Recipe) -> tuple[Any, Any]:
         # a recipe that only explains the model keeps its task, such as the template of a prompted classifier
         if recipe.keeps_model:
             return model, None
+        if model.black_box_reason:
+            raise ExpoundError("a model that gives answers only cannot be trained: give one with its weights")
         return model.model, model.processing_class
     if isinstance(model, tuple):
         if len(model) != 2:

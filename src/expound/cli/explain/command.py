@@ -139,13 +139,12 @@ def explain(
         "max_length": max_length,
         "allow_incomplete_weights": allow_incomplete_weights,
     }
-    load_options |= options.prompt_options(template, labels)
     if task is not None:
         load_options["task"] = task
     files = [prompt, messages, *[item.rpartition("=")[2] for item in source or ()]]
     check(models=[model], data=data, methods=methods, device=device, dtype=dtype, files=files)
     if data is not None:
-        _check_corpus_options(text or pair or html or json or is_generated, output_dir, methods)
+        _check_corpus_options(model, text or pair or html or json or is_generated, output_dir, methods)
     import sys
 
     import expound
@@ -160,13 +159,14 @@ def explain(
         set_threads(threads, hidden_size(model), device)
         named = options.column_options(text_column, text_pair_column, label_column, rationale_column, keep_columns)
         job: dict[str, Any] = {"model": model, "data": data, "folder": output_dir, "split": split, "target": target}
+        load_options |= options.prompt_options(template, labels)
         job |= {"loading": load_options, "columns": named, "rows_per_part": rows_per_part, "method": methods}
         job |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "stride": stride}
         _explain_corpus(job, workers, threads, ray)
         return
     if text == "-":
         text = sys.stdin.read()
-    explained = expound.load(model, **load_options)
+    explained = options.load_model(model, template, labels, **load_options)
     set_threads(threads, hidden_size(explained), device)
     ids = options.split_ids(methods) or [default_method(explained)]
     example: Any = text if pair is None else (text, pair)
@@ -223,12 +223,14 @@ def _print_results(
             say(f"words without a {shown} have less than {1 / (2 * LEVELS):.0%} of the strongest")
 
 
-def _check_corpus_options(other: object, folder: Path | None, methods: str | None) -> None:
+def _check_corpus_options(model: str, other: object, folder: Path | None, methods: str | None) -> None:
     """Raise ExpoundError for options that cannot be combined with a corpus."""
     if folder is None:
         raise ExpoundError("--data needs --output-dir, the folder for the explanations")
     if other:
         raise ExpoundError("--data cannot be combined with a text, --pair, --html, --json or --task generation")
+    if options.FUNCTION.fullmatch(model):
+        raise ExpoundError("--data explains by a model that every process can load: call expound.attribute in Python")
     if len(options.split_ids(methods) or [""]) > 1:
         raise ExpoundError(
             "a corpus is explained by one method: run the command for each method, with its own --output-dir"

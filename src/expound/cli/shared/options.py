@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Sequence
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from expound.errors import ExpoundError
+from expound.errors import ExpoundError, shorten
+
+if TYPE_CHECKING:
+    from expound.models import ExplainedModel
 
 
 def require_writable(folder: Path | None) -> Path | None:
@@ -32,7 +38,16 @@ def require_writable(folder: Path | None) -> Path | None:
         ) from error
 
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Folder or hub name of a fine-tuned model.")]
+FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+"""The import path of a function, as module:function."""
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Folder or hub name of a fine-tuned model; or MODULE:FUNCTION, from texts to probabilities.",
+    ),
+]
 Data = Annotated[
     str,
     typer.Option("--data", "-d", help="Dataset, such as sst:DIR, csv:FILE or generated; `expound datasets` lists all."),
@@ -82,7 +97,8 @@ Template = Annotated[
 Labels = Annotated[
     str | None,
     typer.Option(
-        help="With --template: the continuation of the prompt for each label, as 'bad= No,good= Yes' (spaces count)."
+        help="With --template: the continuation of the prompt for each label, as 'bad= No,good= Yes' (spaces count). "
+        "Of a function: the names of its classes, as bad,good."
     ),
 ]
 Task = Annotated[
@@ -131,6 +147,37 @@ def prompt_options(template: str | None, labels: str | None) -> dict[str, Any]:
         name, equals, word = label.partition("=")
         words[name.strip()] = word if equals else name
     return {"task": "prompt", "template": _read_template(template), "labels": words}
+
+
+def import_function(path: str) -> Any:
+    """Return what MODULE:FUNCTION names, imported from the current folder or the environment; other paths unchanged.
+
+    Raises:
+        ExpoundError: the module cannot be imported, or has no such function.
+    """
+    if not FUNCTION.fullmatch(path):
+        return path
+    module, _, name = path.partition(":")
+    # The folder of the command itself comes first, unlike with `python -m`.
+    sys.path.insert(0, os.getcwd())
+    try:
+        return attrgetter(name)(import_module(module))
+    # A module of the user's own can raise anything while it is imported.
+    except Exception as error:
+        raise ExpoundError(f"cannot import {path}: {type(error).__name__}: {shorten(error)}") from error
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def load_model(model: str, template: str | None = None, labels: str | None = None, **loading: Any) -> ExplainedModel:
+    """Return the model or function of --model, --template and --labels, with the other options of `expound.load`."""
+    import expound
+
+    source = import_function(model)
+    if isinstance(source, str):
+        return expound.load(source, **prompt_options(template, labels), **loading)
+    names = None if labels is None else [name.strip() for name in labels.split(",")]
+    return expound.load(source, template=template, labels=names, **loading)
 
 
 def _read_template(template: str) -> str:

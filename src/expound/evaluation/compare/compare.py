@@ -25,7 +25,7 @@ from expound.evaluation.compare.shards import ComparisonParts, load_finished, re
 from expound.explainers import EXPLAINERS, Explainer
 from expound.explainers.base import describe_explainer
 from expound.explainers.plan import AVERAGE_LENGTH, measure_pass
-from expound.explainers.registry import make_seeded, resolve_unit, seed_params
+from expound.explainers.registry import is_removal_method, make_seeded, resolve_unit, seed_params
 from expound.metrics import Metric, metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models import ExplainedModel
@@ -61,6 +61,7 @@ USUAL_METHODS = (
     "globenc",
     "alti",
 )
+USUAL_FOR_BLACK_BOXES = ("occlusion", "lime", "kernel_shap", "random")
 USUAL_FOR_GENERATION = (
     "rationale_auc",
     "recall_at_k",
@@ -137,7 +138,7 @@ def compare(
     rows, unit = _read_rows(explained, data, unit, columns)
     # Before any work, since this refuses labels that the model does not know.
     examples = add_label_names(explained, rows)
-    explainers, judges = _make_methods(methods, seed, unit), _make_metrics(explained, metrics, rows, unit)
+    explainers, judges = _make_methods(explained, methods, seed, unit), _make_metrics(explained, metrics, rows, unit)
     if not allow_missing_rationales and not _has_rationales(rows):
         _refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
     config = _resolve_config(explained, rows, explainers, judges) | {"target": str(target), "seed": seed}
@@ -238,33 +239,44 @@ def _make_chunks(model: ExplainedModel, rows: Sequence[Any], batch_size: int | N
             yield indices[start : start + size]
 
 
-def list_native_methods() -> list[str]:
-    """Return the ids of all methods that need only the model: neither training nor a prompt."""
-    cards = EXPLAINERS.cards(MethodCard)
-    return [name for name, card in cards.items() if not card.learned and card.family != "prompted"]
+def list_native_methods(*, black_box: bool = False) -> list[str]:
+    """Return the ids of all methods that need only the model: neither training nor a prompt.
+
+    `black_box`: only those that need nothing but its answers.
+    """
+    names = []
+    for name, card in EXPLAINERS.cards(MethodCard).items():
+        is_native = not card.learned and card.family != "prompted"
+        if is_native and (not black_box or is_removal_method(EXPLAINERS[name]) or card.family == "control"):
+            names.append(name)
+    return names
 
 
 def _make_methods(
-    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: UnitName | None
+    model: ExplainedModel,
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None,
+    seed: int,
+    unit: UnitName | None,
 ) -> dict[str, Explainer]:
     """Return explainers by the name that the table shows; `seed` is for specs without a seed."""
     if methods is not None and not methods:
         raise ExpoundError("there is nothing to compare: no method was given")
+    black_box = bool(model.black_box_reason)
     if methods is None:
-        methods = USUAL_METHODS
+        methods = USUAL_FOR_BLACK_BOXES if black_box else USUAL_METHODS
     elif not isinstance(methods, Mapping) and list(methods) == ["all"]:
-        methods = list_native_methods()
+        methods = list_native_methods(black_box=black_box)
     if not isinstance(methods, Mapping):
         named = []
         for method in methods:
             name = method if isinstance(method, str) else method.name
             named.append((name, method))
         methods = _by_unique_name("methods", named)
-    return {name: _make_explainer(method, seed, unit) for name, method in methods.items()}
+    return {name: _make_explainer(method, seed, unit, deletes=black_box) for name, method in methods.items()}
 
 
-def _make_explainer(method: str | Explainer, seed: int, unit: UnitName | None) -> Explainer:
-    if unit is None:
+def _make_explainer(method: str | Explainer, seed: int, unit: UnitName | None, *, deletes: bool) -> Explainer:
+    if unit is None and not deletes:
         return make_seeded(method, seed)
     return resolve_unit(method, unit, seed_params(method, seed))[0]
 
@@ -279,7 +291,7 @@ def _make_metrics(
     if metrics is None:
         has_rationales, usual = _has_rationales(rows), dict[str, Metric]()
         for usual_spec in USUAL_METRICS if unit is None else USUAL_FOR_GENERATION:
-            candidate = _make_metric(usual_spec, unit)
+            candidate = _make_metric(model, usual_spec, unit)
             if candidate.supports(model) and (has_rationales or not candidate.card.needs_rationale):
                 usual[candidate.name] = candidate
         return usual
@@ -288,7 +300,7 @@ def _make_metrics(
         # Costs are always measured.
         if spec in (SECONDS.name, PEAK_MEMORY.name):
             continue
-        part = spec if isinstance(spec, Metric) else _make_metric(spec, unit)
+        part = spec if isinstance(spec, Metric) else _make_metric(model, spec, unit)
         made.append((spec, part))
         count[part.name] += 1
     named = []
@@ -315,11 +327,13 @@ def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
         )
 
 
-def _make_metric(spec: str, unit: UnitName | None) -> Metric:
+def _make_metric(model: ExplainedModel, spec: str, unit: UnitName | None) -> Metric:
     """Return the metric of a spec; for generated text it removes these units, unless the spec says otherwise."""
-    if unit is None:
-        return metric(spec)
-    defaults: dict[str, Any] = {"unit": unit, "perturbation": "remove", "absolute": False}
+    defaults: dict[str, Any] = {}
+    if unit is not None:
+        defaults = {"unit": unit, "perturbation": "remove", "absolute": False}
+    elif model.black_box_reason:
+        defaults = {"perturbation": "remove"}
     unset = metric(spec).params.keys() - parse_spec(spec)[1].keys()
     return metric(spec, **{key: defaults[key] for key in defaults.keys() & unset})
 

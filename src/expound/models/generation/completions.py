@@ -17,6 +17,7 @@ from expound.models.batch import Batch, require_response
 from expound.models.explained import ExplainedModel
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.server import CompletionsServer, RequestRefusedError, WrongAnswerError
+from expound.models.hugging_face import REMOVAL_ONLY
 from expound.models.outputs import Capture, Outputs
 from expound.models.perturbation.prefix_tree import PerturbedText
 from expound.models.perturbation.run import run_perturbed
@@ -30,6 +31,10 @@ FORMS: tuple[Mapping[str, Any], ...] = (
 """Ways to ask for log-probabilities of a prompt: OpenAI's, also for servers that must generate a token, and vLLM's."""
 REMEMBERED = 1 << 16
 """Prompts whose answers are kept."""
+BEHIND_A_SERVER = (
+    f"the model is behind a server, which gives neither gradients nor hidden states: {REMOVAL_ONLY} by 'remove', "
+    "'mask' or 'pad'"
+)
 
 
 class ServedModel(PreTrainedModel):
@@ -49,7 +54,7 @@ class ServedModel(PreTrainedModel):
 
     def forward(self, input_ids: Tensor) -> Any:
         """Raise ExpoundError: the server gives no hidden states."""
-        raise make_weights_error()
+        raise ExpoundError(BEHIND_A_SERVER)
 
     def generate(
         self,
@@ -107,6 +112,7 @@ class CompletionsModel(GeneratingModel):
     """
 
     is_remote = True
+    black_box_reason = BEHIND_A_SERVER
 
     def __init__(self, server: CompletionsServer, tokenizer: Any, max_length: int | None = None) -> None:
         # Not GeneratingModel's, which looks for a head.
@@ -129,7 +135,7 @@ class CompletionsModel(GeneratingModel):
     @property
     def embedding(self) -> nn.Module:
         """Raise ExpoundError: the server gives no embeddings."""
-        raise make_weights_error()
+        raise ExpoundError(BEHIND_A_SERVER)
 
     def with_output(self, output: OutputKind | None) -> Self:
         """Return a model explained by `log_prob` or `prob`; raise ExpoundError for logits, which no server gives."""
@@ -144,7 +150,7 @@ class CompletionsModel(GeneratingModel):
             ExpoundError: anything but the response's log-probabilities is asked for.
         """
         if embeddings is not None or capture != Capture():
-            raise make_weights_error()
+            raise ExpoundError(BEHIND_A_SERVER)
         require_response(batch)
         return Outputs(run_perturbed(self, batch, batch.attended[None], "remove")[0])
 
@@ -254,11 +260,3 @@ def read_prompt_logprobs(ids: list[int], choice: Any) -> list[Any]:
             raise WrongAnswerError(f"token {place} is {' or '.join(entries[place])}, and {token} was sent")
         values.append(entries[place][str(token)]["logprob"])
     return values
-
-
-def make_weights_error() -> ExpoundError:
-    """Return the error of methods that need more than a response's log-probabilities."""
-    return ExpoundError(
-        "the model is behind a server, which gives neither gradients nor hidden states: choose a method that removes "
-        "input (occlusion, lime, kernel_shap, shapley_sampling, context_cite) by 'remove', 'mask' or 'pad'"
-    )

@@ -18,9 +18,10 @@ from transformers import (
 from expound.data.hub import cache_if_unreachable, find_folder
 from expound.data.local import looks_local, require_local_model
 from expound.errors import ExpoundError, unknown
-from expound.models.bi_encoder import BiEncoder, read_pooling
+from expound.models.bi_encoder import BiEncoder, Pooling, read_pooling
 from expound.models.choices import ChoosingModel
 from expound.models.explained import ExplainedModel
+from expound.models.function import TextFunction, is_function, load_function
 from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from expound.models.generation.model import GeneratingModel
 from expound.models.layers.architecture import get_embedding, has_head
@@ -42,7 +43,9 @@ from expound.models.prompted import PromptedModel
 from expound.models.tasks import TASKS
 from expound.models.token_heads import MaskedModel, TaggingModel
 
-ModelSource: TypeAlias = str | Path | PreTrainedModel | Pipeline | tuple[PreTrainedModel, Any] | ExplainedModel
+ModelSource: TypeAlias = (
+    str | Path | PreTrainedModel | Pipeline | tuple[PreTrainedModel, Any] | ExplainedModel | TextFunction
+)
 """What `load` takes as a model."""
 
 OWN: dict[str, type[TaggingModel] | type[MaskedModel] | type[ChoosingModel]] = {
@@ -83,6 +86,8 @@ def load(
             with its tokenizer as a pair; a loaded model is not moved or changed. A folder or name of a LoRA adapter
             loads the model that it was trained on, with the adapter in it. For `generation` also the address of a
             server, "http://127.0.0.1:8000/v1?model=NAME&tokenizer=FOLDER&concurrency=8", see `CompletionsModel`.
+            Also a function from a list of texts to their class probabilities, such as `predict_proba`, with `labels`;
+            see `FunctionModel`.
         processing_class: its tokenizer or image processor; default: the one saved beside the model.
         device: where to put a model loaded by name; default: the GPU if there is one; "auto": see `device_map`.
         dtype: the floating point type to load it in, such as "bfloat16"; "8bit" and "4bit" store the weights of linear
@@ -93,7 +98,7 @@ def load(
             see `GeneratingModel` and `EncoderDecoderModel`. `similarity`: an encoder is explained in its similarity of
             two texts; see `BiEncoder` (the default for folders of sentence-transformers).
         template: the prompt.
-        labels: how each label continues the prompt, as a list or by name.
+        labels: how each label continues the prompt, as a list or by name; of a function, the names of its classes.
         max_length: the most tokens of a text, if fewer than the model allows.
         trust_remote_code: run modeling code that comes with the checkpoint.
         allow_incomplete_weights: explain a checkpoint although weights are missing, or left over.
@@ -110,6 +115,9 @@ def load(
     """
     if isinstance(model, ExplainedModel):
         return model if check else model.without_checks()
+    if is_function(model):
+        others = (processing_class, tokenizer, image_processor, device, dtype, device_map, task, template, max_length)
+        return load_function(model, labels, others)
     _check_task(task, template, labels)
     if is_address(model):
         _require_no_place(device, dtype, device_map)
@@ -148,10 +156,8 @@ def load(
     explained: ExplainedModel
     if template is not None and labels is not None:
         explained = PromptedModel(loaded, processing_class, template, labels, max_length)
-    elif task == SIMILARITY:
-        explained = BiEncoder(loaded, processing_class, pooling or "mean", max_length)
     else:
-        explained = _wrap_by_task(loaded, processing_class, task, max_length)
+        explained = _wrap_by_task(loaded, processing_class, task, max_length, pooling or "mean")
     return explained if check else explained.without_checks()
 
 
@@ -210,9 +216,11 @@ def _load_gguf_for_task(
 
 
 def _wrap_by_task(
-    loaded: PreTrainedModel, processing_class: Any, task: str | None, max_length: int | None
+    loaded: PreTrainedModel, processing_class: Any, task: str | None, max_length: int | None, pooling: Pooling
 ) -> ExplainedModel:
     """Return the model in the class of its task or of its head."""
+    if task == SIMILARITY:
+        return BiEncoder(loaded, processing_class, pooling, max_length)
     if task == "generation":
         wrapper = EncoderDecoderModel if loaded.config.is_encoder_decoder else GeneratingModel
         return wrapper(loaded, processing_class, max_length)
@@ -236,7 +244,8 @@ def _split_pair(model: Any) -> tuple[str | Path | PreTrainedModel, Any]:
         raise ExpoundError(f"{type(model).__name__} wraps the model: give the model inside, model.module")
     if not isinstance(model, str | Path) and not hasattr(model, "config"):
         raise ExpoundError(
-            "expected a folder, a hub name, a Hugging Face model, a pipeline or (model, tokenizer), "
+            "expected a folder, a hub name, a Hugging Face model, a pipeline, (model, tokenizer), or a function from "
+            "texts to probabilities, such as the method predict_proba of a scikit-learn pipeline, "
             f"got {type(model).__name__}"
         )
     return model, processor

@@ -225,6 +225,8 @@ def _run_batch(model: HuggingFaceModel, batch: Batch, embeddings: Tensor | None 
     """Return the logits of each example; a span's without padding, so that they can be reused in any batch."""
     try:
         logits = model(batch, embeddings=embeddings).logits
+    except ExpoundError:
+        raise
     except (IndexError, RuntimeError, ValueError) as error:
         # Other errors are passed on: they may be the user's own, such as those of a hook.
         if batch.length > 2:

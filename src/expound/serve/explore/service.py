@@ -137,7 +137,7 @@ class Explorer:
         best = default_method(self.models[model])
         if is_generating(self.models[model]):
             return self.configured_methods[:1] or [best]
-        return self.configured_methods or [best, SECOND_METHOD]
+        return self.configured_methods or list(dict.fromkeys([best, SECOND_METHOD]))
 
     def find_examples(self, model: str) -> list[Question]:
         """Return the examples that suit a model."""
@@ -269,6 +269,8 @@ class Explorer:
         try:
             target = self.check_target(question)
             example = self._complete_example(question, stop)
+            if model.black_box_reason:
+                method = self.resolve_method(question, name)[0]
             if is_generating(model):
                 method, unit = self.resolve_method(question, name)
                 total: float = plan_work(model, example, method, target, unit, question.tokens).forward
@@ -319,7 +321,11 @@ class Explorer:
 
     def list_methods(self, model: str) -> list[str]:
         """Return the methods that apply to a model; methods that have not been tried yet are included."""
-        return [name for name in self.methods if self._applies.get((model, name), True)]
+        names = [name for name in self.methods if self._applies.get((model, name), True)]
+        if self.models[model].black_box_reason:
+            possible = list_native_methods(black_box=True)
+            names = [name for name in names if self.methods[name].name in possible]
+        return names
 
     def try_methods(self, model: str, stop: Event | None = None) -> None:
         """Find out which methods apply to a language model; each is tried once, on a prompt of a few tokens.
