@@ -257,7 +257,7 @@ class Explainer(ABC):
 
 @dataclass(frozen=True)
 class OutputExplainer(Explainer):
-    """Base of methods that explain a number of the target which the user can choose.
+    """Base of methods whose explained output (logit, log-probability or probability) the user can choose.
 
     Args:
         output: `logit`, `log_prob` or `prob`; default: the task's own, for classes the logit (for methods that remove
@@ -268,7 +268,7 @@ class OutputExplainer(Explainer):
     supports_contrasts: ClassVar[bool] = True
 
     def score(self, model: ExplainedModel, outputs: Outputs, target: Tensor) -> Tensor:
-        """Return the explained number of each example from one pass: [B]."""
+        """Return the explained output of each example from one pass: [B]."""
         return model.task.with_output(self.output).score(outputs.logits, target)
 
 

@@ -20,11 +20,11 @@ class MapMetric(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of its values in the result of `evaluate`."""
+        """The key of the metric's values in the result of `evaluate`."""
 
     @property
     def card(self) -> Any:
-        """The metric's card, for whether higher is better."""
+        """The metric's card, which says whether higher is better."""
 
     def evaluate(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None

@@ -64,7 +64,7 @@ class Probe:
 
     @cached_property
     def size(self) -> float:
-        """The largest logit of the example, and of the same positions without content."""
+        """The largest magnitude of the example's logits, or of the logits for zero embeddings: scales tolerances."""
         try:
             blank = self.model(self.alone, torch.zeros_like(self.model.embed(self.alone))).logits
         except (ExpoundError, *MODEL_ERRORS):
@@ -323,7 +323,7 @@ def check_readout(model: Any, probe: Probe) -> str:
 
 
 def find_readout(model: Any, batch: Batch) -> Readout | None:
-    """Return which positions the head for the whole input reads; None if that cannot be said in these terms."""
+    """Return which positions the head for the whole input reads; None for any other readout."""
     readout: Readout | None = _take_slopes(model, Probe(model, batch))[1]
     return readout
 

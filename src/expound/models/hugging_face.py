@@ -145,7 +145,7 @@ class HuggingFaceModel(nn.Module):
         return other
 
     def with_output(self, output: OutputKind | None) -> Self:
-        """Return a model that shares the weights, explained by another number of the target; None: the same number."""
+        """Return a model that shares the weights, explained in this output (logit, log_prob, prob); None: the same."""
         if output is None:
             return self
         other = copy(self)
@@ -184,7 +184,7 @@ class HuggingFaceModel(nn.Module):
 
     @cached_property
     def first_position(self) -> int:
-        """The number that the model gives to the first position of a text."""
+        """The position id of the first position of a text."""
         return get_first_position(self.model)
 
     @property

@@ -46,7 +46,7 @@ class RightReasonsLoss(EmbeddingGradientObjective):
 
     @property
     def needs_rationale(self) -> bool:
-        """True: A is what the rationale leaves out."""
+        """True: gradients are penalized outside the rationale."""
         return True
 
     def __call__(self, step: TrainingStep) -> Tensor:

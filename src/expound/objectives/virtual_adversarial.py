@@ -74,7 +74,7 @@ class VirtualAdversarialLoss(Objective):
     def find_perturbation(
         self, step: TrainingStep, embeddings: Tensor, clean: Tensor, answer: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Return δ [B, L, d], without a graph.
+        """Return the perturbation δ [B, L, d] that moves the prediction most, without a graph.
 
         `clean`: logits at the embeddings; `answer`: a function from embeddings to logits.
         """

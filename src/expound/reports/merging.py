@@ -18,11 +18,11 @@ SIZES = ("token", "word", "sentence", "paragraph", "message", "source")
 
 
 def find_groups(item: Explanation, unit: str) -> tuple[tuple[Unit, ...], list[int], dict[int, int]]:
-    """Return the larger units of an explanation, the number of the one that each of its units belongs to, and of space.
+    """Return larger units of an explanation, the index of the larger unit for each of its units, and for white space.
 
-    A unit belongs to the word, sentence or paragraph that it starts in; -1: white space is of no word, and texts of a
-    prompt with sources that are none are of no source. Tokens of white space, which are of no word, belong to a larger
-    unit all the same: the last value has its number by the token's position.
+    A unit belongs to the word, sentence or paragraph that it starts in. The index is −1 for white space, which is in
+    no word, and for texts of a prompt outside its sources. The last value maps the positions of tokens of white
+    space, which are in no word, to the index of the larger unit around them.
 
     Raises:
         ExpoundError: the units are larger than that already, or have no text.

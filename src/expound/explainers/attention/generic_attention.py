@@ -73,7 +73,7 @@ def compute_relevance_maps(gradients: Sequence[Tensor], attentions: Sequence[Ten
 
 
 def propagate_relevance(maps: Sequence[Tensor], decoding: int) -> Tensor:
-    """Return R [B, L, L] of an encoder-decoder, whose last 2 · `decoding` maps are its decoder's, two per layer."""
+    """Return the relevance R [B, L, L] after all maps; the last 2 · `decoding` are a decoder's, two per layer."""
     relevance = torch.eye(maps[0].shape[-1], dtype=maps[0].dtype, device=maps[0].device).expand_as(maps[0])
     within = relevance
     for number, layer in enumerate(maps):

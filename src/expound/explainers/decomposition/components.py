@@ -161,7 +161,7 @@ def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | Non
 def _apply_rest_of_layer(
     state: LayerState, parts: LayerParts, rules: DecompositionRules, mixed: Tensor, rows: Tensor
 ) -> Tensor:
-    """Return the components [c, K, d] of some rows after norms and feed-forward."""
+    """Return the components [c, K, d] of c rows after a layer, from the components `mixed` after its attention."""
     middle = state.middle[rows]
     norm = parts.norms[int(parts.norm_first)]
     between = apply_norm(norm, mixed, middle, rules.bias)

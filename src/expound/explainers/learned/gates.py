@@ -65,7 +65,7 @@ class HardKumaGates:
         return (LOWER + (UPPER - LOWER) * k).clamp(0, 1)
 
     def most_likely(self) -> Tensor:
-        """Return 0 or 1 where it is likelier than the other and any value between, else the mean of k, stretched."""
+        """Return 0 or 1 where that is the likeliest value, else the stretched mean of the variable [B, L]."""
         zero, one = 1 - self.selected, self._exceed(1.0)
         # E[k] = b · Beta(1 + 1/a, b)
         mean = self.b * torch.exp(

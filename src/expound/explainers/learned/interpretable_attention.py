@@ -147,12 +147,12 @@ class InterpretableAttention(LearnedAttention):
         self.scales = _check_scales((1 / first, 1 / second))
 
     def _head_grid(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
-        """Return τ₁ λ_h ψ^h, the input of eq. 3: [B, N, H, L]."""
+        """Return the heads' similarities times scale and coefficient, τ₁ λ_h ψ^h of eq. 3: [B, N, H, L]."""
         similarities = self._similarities(model, batch, outputs)
         return self.scales[0] * self.head_coefficients.to(similarities)[..., None] * similarities
 
     def _layer_grid(self, heads: Tensor, places: Tensor) -> Tensor:
-        """Return τ₂ η_l Ψ_l, the input of eq. 4: [B, N, L]."""
+        """Return the layers' distributions times scale and coefficient, τ₂ η_l Ψ_l of eq. 4: [B, N, L]."""
         mixed = self._mix_grid(heads, places)
         return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
 
@@ -162,7 +162,7 @@ class InterpretableAttention(LearnedAttention):
         return mix(self.normalizer, grid, places)
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
-        """Return ψ (eq. 2), or s for `coefs`: [B, N, H, L]."""
+        """Return each head's similarity of the queries to every key, ψ of eq. 2 (`coefs`: logits): [B, N, H, L]."""
         attended, causal = batch.attended, model.is_decoder
         visible, similarities = list(find_queries_of_layers(outputs, attended, causal)), []
         if self.mix == "coefs":

@@ -64,7 +64,7 @@ def project(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def find_thresholds(blocks: Sequence[Tensor]) -> list[Tensor]:
-    """Return τ [N, 1] of each block of rows [N, d] whose largest entry is 0."""
+    """Return sparsemax's threshold τ [N, 1] of each row, for blocks of rows [N, d] whose largest entry is 0."""
     thresholds, unfinished = [], []
     # Two steps finish most rows; the others, of all blocks together, continue below.
     for rows in blocks:

@@ -134,7 +134,7 @@ def batch_ablation_masks(n_samples: int, counts: Tensor, keep_probability: float
 
 
 def log_odds(task: Task, logits: Tensor, target: Tensor) -> Tensor:
-    """Return log p − log(1 − p) of the target's probability [..., B], or the difference for a pair of targets."""
+    """Return log p − log(1 − p) of the target's probability [..., B]; of a contrast, first minus second."""
     if task.is_contrast(target):
         first, second = (log_odds(task, logits, each) for each in target.unbind(-1))
         return first - second

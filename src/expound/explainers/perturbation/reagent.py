@@ -63,7 +63,7 @@ class Reagent(Explainer):
         return self.n_steps + 1.0, 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Return softmax(ζ) over content: [B, L]."""
+        """Return the softmax of the importance logits ζ over content: [B, L]."""
         if batch.foil is not None:
             raise ExpoundError("reagent explains a probability, and no difference from a foil")
         random = example_generators(batch, self.seed)

@@ -154,7 +154,7 @@ class NaopcSufficiency(Naopc):
 
 
 def exact_limits(drops: Drops, counts: Sequence[int]) -> Floats:
-    """Return the lowest and the highest AOPC [B, 2] of examples with `counts` units, from Δ of every set of units."""
+    """Return the lowest and the highest AOPC [B, 2] of examples with `counts` units, from every set's drop Δ."""
     values = drops(torch.from_numpy(all_subsets(max(1, *counts)))[:, None].expand(-1, len(counts), -1))
     return np.array([exact_extremes(row[: 1 << count]) for row, count in zip(values, counts, strict=True)])
 
@@ -173,7 +173,7 @@ def beam_limits(drops: Drops, counts: Sequence[int], beam: int) -> Floats:
 
 
 def exact_extremes(drops: Floats) -> tuple[float, float]:
-    """Return the lowest and the highest AOPC over all orders, from Δ [2^n] of every set as `all_subsets` numbers them.
+    """Return the lowest and the highest AOPC over all orders, from the drop Δ [2^n] of every set, see `all_subsets`.
 
     best(S) = Δ(S) + max over i ∈ S of best(S ∖ i), computed for sets of increasing size: n · 2^n additions, where the
     paper's recursion over all orders takes n! steps.
@@ -201,7 +201,7 @@ def _scale_drops(drops: Drops, sign: float, removed: Tensor) -> Floats:
 def _drops(
     model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, perturbation: RemovalMethod, removed: Tensor
 ) -> Floats:
-    """Return Δ [B, M] of removing units [M, B, U]."""
+    """Return the drop Δ [B, M] of the probability when units [M, B, U] are removed."""
     present = torch.cat([torch.ones_like(removed[:1]), ~removed]).to(batch.device)
     values = coalition_values(model, batch, target, present, unit, perturbation).double().cpu().numpy()
     drops: Floats = values[:1].T - values[1:].T

@@ -45,7 +45,7 @@ class NormalizedComprehensiveness(AveragedErasure):
     )  # fmt: skip
 
     def compute_effect(self, p: Probability, top: Tensor) -> Tensor:
-        """Return the share of the largest drop, or one minus it if the top is kept: [K, B]."""
+        """Return the drop as a share of the drop to the empty text, or one minus it if the top is kept: [K, B]."""
         empty = torch.zeros_like(top[:1])
         drops = compute_drops(p, torch.cat([empty, self.keep_masks(top)])).clamp(min=0)
         share = (drops[1:] / (drops[0] + EPSILON)).clamp(max=1)

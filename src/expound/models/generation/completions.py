@@ -208,7 +208,7 @@ class CompletionsModel(GeneratingModel):
         return torch.tensor(scores, dtype=self.dtype)[:, None]
 
     def _read_echo(self, ids: list[int], choice: Any) -> list[Any]:
-        """Return the number beside each echoed token."""
+        """Return the log-probability beside each echoed token."""
         logprobs = choice["logprobs"] or {"tokens": [], "token_logprobs": []}
         tokens, values = logprobs["tokens"], logprobs["token_logprobs"]
         # A generated token may follow.
@@ -250,7 +250,7 @@ def make_payload(form: Mapping[str, Any], text: PerturbedText) -> dict[str, Any]
 
 
 def read_prompt_logprobs(ids: list[int], choice: Any) -> list[Any]:
-    """Return the number of each token in vLLM's form: for every position but the first a dictionary by token id."""
+    """Return each token's log-probability from vLLM's form: a dictionary by token id per position but the first."""
     entries = choice["prompt_logprobs"] or []
     if len(entries) != len(ids):
         raise WrongAnswerError(f"{len(entries)} log-probabilities for {len(ids)} tokens")

@@ -82,8 +82,8 @@ class GeneratingModel(ExplainedModel):
 
         An example is a prompt, or a row: `prompt`, or `messages` for the tokenizer's chat template; `sources`, texts by
         name, see `parse_prompt` for their places; `literal`, whether braces are plain text; `response`, a text or token
-        ids. Only visible texts are content. A prompt that is too long is cut at the end of its longest visible text,
-        and a warning says so.
+        ids. Content are the visible texts: sources and the user's own (see `parse_prompt`). A prompt that is too long
+        is cut at the end of its longest visible text, and a warning says so.
 
         Raises:
             ExpoundError: a source that is empty or has no place, a response that is no continuation, no tokenizer.

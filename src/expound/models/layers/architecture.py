@@ -138,7 +138,7 @@ def _find_largest_list(part: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def get_first_position(model: nn.Module) -> int:
-    """Return the number that the model gives to the first position of a text.
+    """Return the position id that the model gives to the first position of a text.
 
     RoBERTa reserves the positions up to its padding index, so its texts begin at the one after it; others begin at 0.
     """

@@ -298,12 +298,12 @@ def _find_product(
 
 
 def _shorten(call: Call, columns: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return None if the columns are all of a call's outputs, in their order."""
+    """Return the columns, or None if they are all of a call's outputs in their order."""
     return None if columns == tuple(range(call.output.shape[1])) else columns
 
 
 def _derive_head(calls: Sequence[Call]) -> Head:
-    """Return a head of one linear layer, the last one that ran, or of others before it: [dense → activation → norm]."""
+    """Return the head: its last linear layer and, if it has one, the dense layer with activation and norm before."""
     linear = [call for call in calls if is_linear_layer(call.module)]
     if not linear:
         return Head("")

@@ -316,7 +316,7 @@ class OperationRules(TorchFunctionMode):
     # -- proof -------------------------------------------------------------------------------------------------------
 
     def _separate_constant(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> Any:
-        """Let what an affine function adds to its operands, its value at zero, be a leaf of the graph."""
+        """Return the result with the function's constant part, its value at zero, as a leaf that gets a gradient."""
         if not isinstance(result, Tensor) or not result.is_floating_point() or name in KEEPS_ALL:
             return result
         with torch.no_grad():
@@ -347,7 +347,7 @@ KEEPS_ALL = frozenset({"view", "reshape", "transpose", "permute", "to", "contigu
 
 
 class _AddDerivative(torch.autograd.Function):
-    """The first tensor, to which the second one was added before."""
+    """Return `value` unchanged, with a gradient for `constant` too, as if the constant were added here."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, constant: Tensor) -> Tensor:

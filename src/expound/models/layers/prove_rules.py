@@ -115,7 +115,7 @@ def _describe_first(model: Any, batch: Batch, rules: DerivativeRules, tolerance:
 
 
 def _find_first(outputs: Sequence[Tensor], is_explained: Any) -> int | None:
-    """Return the first output that is not explained: in steps first, since each takes a backward pass."""
+    """Return the index of the first output that is not explained, by steps, since each test takes a backward pass."""
     step = max(1, isqrt(len(outputs)))
     for stop in range(step, len(outputs) + step, step):
         if not is_explained(outputs[min(stop, len(outputs)) - 1]):

@@ -51,7 +51,7 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The parts of a layer: attention is added to its input, then anything else, a feed-forward as a rule.
+    """The parts of a layer: attention is added to its input, then usually a feed-forward.
 
     Args:
         attention: the first half of the layer.

@@ -163,18 +163,18 @@ def _rescale(function: Callable[[Tensor], Tensor], x: Tensor, x0: Tensor) -> Ten
 def _share(
     product: Callable[..., Tensor], equation: Sequence[str], a: Tensor, b: Tensor, a0: Tensor, b0: Tensor
 ) -> Tensor:
-    """Return what has the derivatives of a·b averaged over both orders of its factors."""
+    """Return a surrogate with the finite slopes of a·b: by a at the mean of b and b₀, by b at the mean of a and a₀."""
     return product(*equation, a, (b.detach() + b0) / 2) + product(*equation, (a.detach() + a0) / 2, b)
 
 
 def _share_quotient(a: Tensor, b: Tensor, a0: Tensor, b0: Tensor) -> Tensor:
-    """Return what has the derivatives of y = a/b by the same average of a = y·b."""
+    """Return a surrogate with the finite slopes of y = a/b that follow from the slopes of a = y·b."""
     point = b.detach()
     return (a - (a.detach() / point + a0 / b0) / 2 * b) * 2 / (point + b0)
 
 
 def _rescale_norm(norm: Norm, x: Tensor, x0: Tensor) -> Tensor:
-    """Return what has the Jacobian of a norm with the means of both centered inputs, deviations and outputs in it.
+    """Return a surrogate with the finite slopes of a norm: its Jacobian at the means of input, deviation and output.
 
     As c = y·σ for the centered input c, (c − c₀) = σ̄ (y − y₀) + ȳ (σ − σ₀), and σ² is a mean of squares. The product
     c·(1/σ) would be exact too, but its slopes grow without bound as the baseline's σ₀ approaches 0.
@@ -189,7 +189,7 @@ def _rescale_norm(norm: Norm, x: Tensor, x0: Tensor) -> Tensor:
 
 
 def _rescale_softmax(name: str, x: Tensor, x0: Tensor, dim: int) -> Tensor:
-    """Return what has the slopes of softmax, its logarithm, or of the logarithm of the sum of exponentials."""
+    """Return a surrogate with the finite slopes of `softmax`, `log_softmax` or `logsumexp`, whichever `name` says."""
     log_p, log_p0 = (to_float32(at).log_softmax(dim) for at in (x.detach(), x0))
     step, total = log_p - log_p0, log_p.exp() + log_p0.exp()
     is_small = step.abs() < SERIES_STEP

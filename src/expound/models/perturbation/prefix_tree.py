@@ -169,7 +169,7 @@ def _run_branches(model: Any, texts: Sequence[PerturbedText], branches: Sequence
 def _limit_rows(
     texts: Sequence[PerturbedText], branches: Sequence[Branch], order: Sequence[int], parts: Iterable[slice], most: int
 ) -> Iterator[Sequence[int]]:
-    """Yield the branches of each pass, in so many passes that each holds at most `most` tokens with their beginnings.
+    """Yield the branches of each pass; a pass holds at most `most` tokens, shared beginnings included.
 
     Without this limit, many short ends of a long prompt would each copy its keys and values in one pass.
     """

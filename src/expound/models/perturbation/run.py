@@ -140,7 +140,7 @@ def _run_rows(
 
 
 def _find_distinct(keys: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of the distinct rows, and for every row the index of its equal among them."""
+    """Return the indices of the distinct rows, and for every row the place of its equal among them."""
     # Viewed as one opaque value per row, which sorts faster than `np.unique(axis=0)`.
     rows = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1])))
     _, first, number = np.unique(rows.ravel(), return_index=True, return_inverse=True)

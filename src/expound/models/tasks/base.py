@@ -50,7 +50,7 @@ class Task(ABC):
         return self.properties.issuperset(properties)
 
     def with_output(self, output: OutputKind | None) -> Self:
-        """Return the task with another number of the target explained; None: the task itself.
+        """Return the task explained in this output (logit, log_prob, prob); None: the task itself.
 
         Raises:
             ExpoundError: an unknown output.
@@ -166,7 +166,7 @@ class Task(ABC):
         return F.cross_entropy(to_float32(logits), require_labels(batch), reduction="none")
 
     def shift(self, target: Tensor, start: int | Tensor) -> Tensor:
-        """Return the target for a batch without the first `start` columns, which only targets of columns count."""
+        """Return the target for a batch whose first `start` columns are cut off; only spans of columns change."""
         return target
 
     def count_tokens(self, target: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class Task(ABC):
         return torch.ones(len(target), dtype=torch.long, device=target.device)
 
     def select_positions(self, logits: Tensor, kept: Tensor) -> Tensor:
-        """Return the logits of an input cut to the positions `kept` [L]; most tasks have none per position."""
+        """Return the logits of an input cut to the positions `kept` [L]; unchanged unless there is one per position."""
         return logits
 
 
@@ -306,7 +306,7 @@ class Span(Task):
         return super().log_probability(logits, target).sum(-1)
 
     def losses(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return the mean of the cross-entropies of start and end [B]; 0 for an answer outside the text, of −1."""
+        """Return the mean of the cross-entropies of start and end [B]; 0 if the answer was cut off (label −1)."""
         labels = require_labels(batch)
         # cross_entropy expects the classes, here the positions, in dimension 1.
         losses = F.cross_entropy(to_float32(logits).transpose(1, 2), labels.clamp(min=0), reduction="none")

@@ -107,7 +107,7 @@ class Generation(Task):
         return (values * inside[..., None]).sum(-2)
 
     def logit(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the sum of the tokens' logits, with foils of their differences from the foils' logits."""
+        """Return the sum of the span's logits, minus the foils' logits if there are foils."""
         picked = self.pick(logits, target)
         if picked.shape[-1] > 2:
             return picked[..., 1] - picked[..., 2]

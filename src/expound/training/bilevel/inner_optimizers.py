@@ -28,12 +28,12 @@ class InnerOptimizer:
     kept: Mapping[str, tuple[Settings, Settings]]
 
     def __call__(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
-        """Return θ', with a graph to the gradient."""
+        """Return the weight after the step, with a graph to the gradient."""
         return self.rule(weight, gradient, *self.kept[name])
 
     @torch.no_grad()
     def step(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
-        """Return θ' without a graph; the gradient may be overwritten."""
+        """Return the weight after the step, without a graph; the gradient may be overwritten."""
         group, state = self.kept[name]
         if self.rule is not _sgd_step:
             return self(name, weight, gradient)
@@ -46,7 +46,7 @@ class InnerOptimizer:
 
     @torch.no_grad()
     def backward(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
-        """Return ∂L/∂gradient, given ∂L/∂θ' in `slope`, which is overwritten."""
+        """Return the derivative by the gradient, given `slope`, the derivative by the new weight, which is overwritten."""
         group, state = self.kept[name]
         if self.rule is _sgd_step:
             return slope.mul_(-group["lr"] * _undampened_share(group, state))
@@ -120,7 +120,7 @@ def _add_weight_decay(gradient: Tensor, weight: Tensor, group: Settings) -> Tens
 
 
 class AdamMoments(NamedTuple):
-    """The parts of Adam's step rate·mean/scale; ∂scale/∂gradient is bend·gradient/root."""
+    """The parts of Adam's step rate · mean / scale; by the gradient, `scale` has the slope bend · gradient / root."""
 
     mean: Tensor
     scale: Tensor

@@ -58,12 +58,12 @@ class Student(nn.Module):
         )
 
     def simulation(self, batch: Batch) -> Tensor:
-        """Compute L_sim, the task's loss at the teacher's predictions (eq. 1), a mean over the batch."""
+        """Return L_sim (eq. 1): the student's mean loss over the batch, with the teacher's predictions as labels."""
         with skip_unread_positions(self.explained, batch):
             return mean_task_loss(self.explained, batch, self.explained(batch).logits)
 
     def explanation(self, batch: Batch) -> Tensor:
-        """Compute e_S [B, L]."""
+        """Return the student's explanation e_S [B, L]."""
         # `heads_only` ends the pass at the last layer's queries and keys, which is all that e_S depends on.
         return self._explain_outputs(batch, self.explained(batch, capture=self._capture(heads_only=True)))
 
@@ -179,7 +179,7 @@ class LookaheadStep:
 
 
 class _OuterLoss(NamedTuple):
-    """The student's loss after its step: the held-out batch x_v, and its e_T if that is part of the loss."""
+    """The student's loss after its step: the held-out batch x_v, and e_T of it if the loss has that term."""
 
     batch: Batch
     explained: Tensor | None = None

@@ -59,7 +59,7 @@ def meta_gradient(
 def _directional_derivative(
     student: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the derivative of log e_S along the slopes [B, L]."""
+    """Return the derivative [B, L] of the student's log-explanation along a direction of its weights, `slopes`."""
     with forward_ad.dual_level():
         duals = {name: forward_ad.make_dual(weight.detach(), slopes[name]) for name, weight in weights.items()}
         tangent: Tensor | None = forward_ad.unpack_dual(_clipped_log(student(duals))).tangent

@@ -177,7 +177,7 @@ class Scaffolding(Objective):
         return explanation_divergence(batch.teacher_explanation, student.scores)
 
     def explain_rows(self, rows: Tensor, attended: Tensor) -> Tensor:
-        """Return e_T [B, L] of training examples, with a graph to coefficients that require gradients."""
+        """Return the teacher's explanations e_T [B, L] of training examples, with a graph to trainable coefficients."""
         outputs = self.teacher_outputs.read(rows, attended)
         teacher = None if self.scaffold is None else self.scaffold.teacher
         if teacher is None:
