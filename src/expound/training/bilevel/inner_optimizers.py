@@ -46,7 +46,7 @@ class InnerOptimizer:
 
     @torch.no_grad()
     def backward(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
-        """Return the derivative by the gradient, given `slope`, the derivative by the new weight, which is overwritten."""
+        """Return the derivative by the gradient, given the one by the new weight, `slope`, which is overwritten."""
         group, state = self.kept[name]
         if self.rule is _sgd_step:
             return slope.mul_(-group["lr"] * _undampened_share(group, state))
