@@ -110,6 +110,28 @@ def test_recipes_without_a_metric_are_judged_by_the_figure_of_their_checkpoints(
     assert all(math.isfinite(value) for value in values)
 
 
+def test_options_of_the_run_are_searched_over_seeds_by_a_named_figure(tmp_path, capsys):
+    """The paper's selection: a grid of rates and weights by the cross-entropy on dev, a mean over seeds."""
+    settings = ["--config", "tiny", "--data", "generated?size=48", "--device", "cpu", "--quiet"]
+    command = ["train", "er_joint", *settings, "--output-dir", str(tmp_path), "--epochs", "1", "--seeds", "3,4"]
+    grid = ["--search", "learning-rate=1e-4,1e-2", "--search", "weight=1"]
+    assert main([*command, *grid, "--search-by", "cross_entropy"]) == 0
+    search = read_record(tmp_path)["search"]
+    assert (search["figure"], search["seeds"]) == ("cross_entropy", [3, 4])
+    for run in search["runs"]:
+        own = [
+            tmp_path / "search" / f"learning_rate-{run['learning_rate']:.15g},weight-1,seed-{seed}" for seed in (3, 4)
+        ]
+        values = [json.loads((folder / "metrics.json").read_text())["cross_entropy"] for folder in own]
+        assert run["value"] == pytest.approx(sum(values) / 2, abs=1e-12)
+        assert read_record(own[1])["config"]["seed"] == 4
+        assert read_record(own[1])["config"]["arguments"]["learning_rate"] == run["learning_rate"]
+    lowest = min(search["runs"], key=lambda run: run["value"])
+    assert search["chosen"] == {name: lowest[name] for name in ("learning_rate", "weight")}
+    assert main([*command[:-2], *grid, "--search-by", "entropy", "--overwrite"]) == 2
+    assert "unknown figure to search by 'entropy'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("runs", "higher", "expected"),
     [

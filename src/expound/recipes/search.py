@@ -8,21 +8,23 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import torch
 from accelerate import PartialState
 from datasets import Dataset
+from transformers import TrainingArguments
 
 from expound.data.atomic_files import LOCK, process_start_time
 from expound.data.run_folder import OTHER_FOLDER, RECORD, add_to_record
-from expound.errors import ExpoundError, Stopped
+from expound.errors import ExpoundError, Stopped, unknown
 from expound.explainers import explainer
 from expound.metrics import metric
 from expound.models.encoding.encode import make_batches
@@ -30,6 +32,7 @@ from expound.recipes.base import Effect, Recipe
 from expound.training import RunOptions, TrainResult
 from expound.training.loop.data import sample_evenly
 from expound.training.loop.evaluation import HIGHER_IS_BETTER
+from expound.training.loop.options import PYTHON_ONLY
 from expound.training.loop.run import METRICS, TrainingRun
 from expound.training.loop.starting_model import Source
 
@@ -109,31 +112,60 @@ def _may_be_running(trial: FrozenTrial) -> bool:
     return trial.state.name == "RUNNING" and is_alive
 
 
+class Candidate(NamedTuple):
+    """The values of the searched parameters by name, the recipe with those that are its own, and the run's options."""
+
+    values: Mapping[str, Any]
+    recipe: Recipe
+    options: Mapping[str, Any]
+
+    def change_options(self, options: RunOptions, seed: int) -> RunOptions:
+        """Return the options of a run with the candidate's values: options of a run, or arguments of the Trainer."""
+        names = {field.name for field in fields(RunOptions)}
+        own = {name: value for name, value in self.options.items() if name in names}
+        arguments = {name: value for name, value in self.options.items() if name not in names}
+        return replace(options, **{"seed": seed, **own, "arguments": {**options.arguments, **arguments}})
+
+
 @dataclass(frozen=True)
 class Search:
-    """A search over parameters of a recipe.
+    """A search over parameters of a recipe, options of a run, and arguments of the Trainer.
 
-    Chosen is the run with the best `figure` among those whose task metric (accuracy) is at most .01 below that of the
-    best run. Runs that did not keep their bound do not count.
+    Chosen is the combination with the best `figure` among those whose task metric (accuracy) is at most .01 below that
+    of the best one. Runs that did not keep their bound do not count. With `by` that figure alone chooses.
 
     Attributes:
-        candidates: the values of the searched parameters by name, and the recipe with them.
+        candidates: the combinations of the values.
         figure: the metric and the explainer that the recipe exists for, judged on up to 200 dev rows; of a recipe
             without them the figure that chooses its checkpoints, empty for the task's metric.
         higher_is_better: the direction of the figure.
+        by: a figure of the evaluation on dev that chooses instead, such as `cross_entropy`.
+        seeds: each combination is trained with each of these seeds, and judged by the mean; empty: the run's seed.
     """
 
-    candidates: Sequence[tuple[Mapping[str, Any], Recipe]]
+    candidates: Sequence[Candidate]
     figure: str
     higher_is_better: bool = True
+    by: str | None = None
+    seeds: Sequence[int] = ()
 
     @classmethod
-    def create(cls, make_recipe: Callable[..., Recipe], values: Mapping[str, Iterable[Any]]) -> Search:
+    def create(
+        cls,
+        make_recipe: Callable[..., Recipe],
+        values: Mapping[str, Iterable[Any]],
+        own: Collection[str],
+        by: str | None = None,
+        seeds: Sequence[int] = (),
+    ) -> Search:
         """Return the search over every combination of the values.
 
         Args:
             make_recipe: makes the recipe with some of its parameters changed.
             values: the values of each searched parameter, by its name.
+            own: the names of the recipe's parameters; others are options of a run or arguments of the Trainer.
+            by: see `Search`.
+            seeds: see `Search`.
 
         Raises:
             ExpoundError: no values, values that are no text and no numbers, or a recipe whose runs have no figure in
@@ -146,14 +178,17 @@ class Search:
             for name, value in chosen.items():
                 if not isinstance(value, str | int | float | None):
                     raise ExpoundError(f"expected text or numbers as values of {name} to search, got {value!r}")
-            candidates.append((chosen, make_recipe(**chosen)))
+            others = {name: value for name, value in chosen.items() if name not in own and is_run_option(name)}
+            params = {name: value for name, value in chosen.items() if name not in others}
+            candidates.append(Candidate(chosen, make_recipe(**params), others))
         if not columns or not candidates:
             raise ExpoundError("expected a parameter and its values to search, such as weight=0.1,1,10")
-        figures = sorted({_name_figure(recipe) for _, recipe in candidates})
+        figures = sorted({by or _name_figure(candidate.recipe) for candidate in candidates})
         if len(figures) > 1:
             raise ExpoundError(f"runs are compared by one figure, but these have several: {', '.join(figures)}")
-        effect = candidates[0][1].effect
-        return cls(candidates, figures[0], effect is None or metric(effect.metric).card.higher_is_better)
+        effect = candidates[0].recipe.effect
+        higher_is_better = effect is None or metric(effect.metric).card.higher_is_better
+        return cls(candidates, figures[0], higher_is_better, by, seeds)
 
     def train(
         self,
@@ -178,30 +213,43 @@ class Search:
         is_other = folder.is_dir() and any(folder.iterdir()) and not (folder / SEARCH).is_dir()
         if is_other and not run_options.overwrite:
             raise ExpoundError(f"{folder} holds something else: {OTHER_FOLDER}")
+        seeds = list(self.seeds) or [run_options.seed]
         runs: list[dict[str, Any]] = []
         results: list[TrainResult] = []
 
         def train_candidate(trial: Trial) -> float | None:
-            values, recipe = self.candidates[trial.number]
-            logger.warning("search: run %d of %d, %s", trial.number + 1, len(self.candidates), describe_values(values))
-            results.append(_train_in(folder, values, recipe, model, train, dev, run_options))
-            results[-1].require_finished("the search")
-            figures = self._judge(recipe, results[-1], dev)
-            runs.append({**values, **figures})
-            value: float | None = figures["value"]
-            return value
+            candidate = self.candidates[trial.number]
+            logger.warning(
+                "search: run %d of %d, %s", trial.number + 1, len(self.candidates), describe_values(candidate.values)
+            )
+            judged = []
+            for seed in seeds:
+                results.append(self._train_in(folder, candidate, seed, model, train, dev, run_options))
+                results[-1].require_finished("the search")
+                judged.append(self._judge(candidate.recipe, results[-1], dev))
+            figures = {name: _average([each[name] for each in judged]) for name in ("value", "task_value")}
+            runs.append({**candidate.values, **figures, "feasible": all(each["feasible"] for each in judged)})
+            return figures["value"]
 
         # The study is in memory: the runs' folders are what a search resumes from, as each knows its configuration.
         try:
             run_trials(open_study(None, higher_is_better=self.higher_is_better), len(self.candidates), train_candidate)
         except Stopped:
             return results[-1]
-        values, recipe = self.candidates[choose_run(runs, self.higher_is_better)]
+        compared = runs if self.by is None else [{**run, "task_value": None} for run in runs]
+        chosen = self.candidates[choose_run(compared, self._is_higher_better(results[-1]))]
         # the finished run is loaded from its folder, and not repeated
         run_options = replace(run_options, overwrite=False, resume=True)
-        result = _train_in(folder, values, recipe, model, train, dev, run_options)
+        result = self._train_in(folder, chosen, seeds[0], model, train, dev, run_options)
         task_metric = _name_task_metric(result)
-        facts = {"figure": self.figure or task_metric, "task_metric": task_metric, "chosen": values, "runs": runs}
+        facts: dict[str, Any] = {
+            "figure": self.figure or task_metric,
+            "task_metric": task_metric,
+            "chosen": chosen.values,
+            "runs": runs,
+        }
+        if self.seeds:
+            facts["seeds"] = seeds
         _copy_run(Path(result.output_dir), folder, {SEARCH: facts})
         return replace(result, output_dir=folder)
 
@@ -209,12 +257,45 @@ class Search:
         """Return the `value` of a run's figure, its `task_value`, and whether it is `feasible`, see `choose_run`."""
         task_value = result.metrics.get(_name_task_metric(result))
         value = result.metrics.get(self.figure, task_value)
-        if recipe.effect is not None:
+        if self.by is not None and self.by not in result.metrics:
+            raise unknown("figure to search by", self.by, sorted(result.metrics))
+        if self.by is None and recipe.effect is not None:
             value = _measure_effect(recipe.effect, result, dev)
         # an explained model stays as it is, and so does its accuracy
         if recipe.keeps_model:
             task_value = None
         return {"value": value, "task_value": task_value, "feasible": result.metrics.get("feasible") != 0}
+
+    def _is_higher_better(self, result: TrainResult) -> bool:
+        """Return the direction of the figure that chooses."""
+        if self.by is None:
+            return self.higher_is_better
+        recipe = self.candidates[0].recipe
+        terms = (*recipe.objectives, *getattr(recipe, "criteria", ()))
+        return recipe.trainer.higher_is_better(result.model.task.name, terms).get(self.by, True)
+
+    def _train_in(
+        self,
+        folder: Path,
+        candidate: Candidate,
+        seed: int,
+        model: Source,
+        train: Dataset,
+        dev: Dataset,
+        options: RunOptions,
+    ) -> TrainResult:
+        """Train a run of a candidate in its own folder, starting from a copy of a model object."""
+        start = model if candidate.recipe.keeps_model else deepcopy(model)
+        name = describe_values({**candidate.values, **({"seed": seed} if self.seeds else {})})
+        own = folder / SEARCH / quote(name.replace("=", "-"), safe=",")
+        return candidate.recipe.train(start, train, dev, own, candidate.change_options(options, seed))
+
+
+def is_run_option(name: str) -> bool:
+    """Return whether a name is an option of a run or an argument of the Trainer."""
+    return name not in PYTHON_ONLY and name in {
+        field.name for kind in (RunOptions, TrainingArguments) for field in fields(kind)
+    }
 
 
 def choose_run(runs: Sequence[Mapping[str, Any]], higher_is_better: bool) -> int:
@@ -261,19 +342,10 @@ def _name_task_metric(result: TrainResult) -> str:
     return next(iter(HIGHER_IS_BETTER[result.model.task.name]))
 
 
-def _train_in(
-    folder: Path,
-    values: Mapping[str, Any],
-    recipe: Recipe,
-    model: Source,
-    train: Dataset,
-    dev: Dataset,
-    options: RunOptions,
-) -> TrainResult:
-    """Train the run of some values in its own folder, starting from a copy of a model object."""
-    start = model if recipe.keeps_model else deepcopy(model)
-    name = quote(describe_values(values).replace("=", "-"), safe=",")
-    return recipe.train(start, train, dev, folder / SEARCH / name, options)
+def _average(values: Sequence[float | None]) -> float | None:
+    """Return the mean, None if one of the values is undefined."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def _measure_effect(effect: Effect, result: TrainResult, dev: Dataset) -> float | None:

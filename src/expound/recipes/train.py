@@ -72,7 +72,8 @@ def train(
         options: options of the run, a `RunOptions` or some of them by name, such as `{"max_length": 128, "seed": 1}`.
         columns: the columns of the data by role: `text_column`, `text_pair_column`, `label_column`, `rationale_column`
             (marked characters as [[start, end], …], marked words, or a 0 or 1 for each word).
-        search: values of parameters of the recipe, such as `{"weight": [0.1, 1, 10]}`. Each combination is trained in
+        search: values of parameters of the recipe, options of the run or arguments of the Trainer, such as
+            `{"weight": [0.1, 1, 10], "learning_rate": [1e-5, 3e-5]}`. Each combination is trained in
             `output_dir`/search, and the best is copied to `output_dir`: by the metric that the recipe exists for, on
             dev, with accuracy at most .01 below the best. The record there, `expound_run.json`, has all figures.
         params: parameters of the recipe, such as `explainer` and `weight`.
@@ -90,8 +91,9 @@ def train(
     def change_recipe(**changes: Any) -> Recipe:
         return make_recipe(recipe, preset=preset, **params | changes)
 
-    searched = Search.create(change_recipe, search) if search is not None else None
-    method = searched.candidates[0][1] if searched else change_recipe()
+    own = inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters if isinstance(recipe, str) else ()
+    searched = None if search is None else Search.create(change_recipe, search, own)
+    method = searched.candidates[0].recipe if searched else change_recipe()
     run_options = options if isinstance(options, RunOptions) else RunOptions.with_overrides(None, options or {})
     if isinstance(args, TrainingArguments):
         output_dir, args = output_dir or args.output_dir, _get_changed(args)

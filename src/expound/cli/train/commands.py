@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
@@ -13,7 +14,7 @@ from typer.core import TyperGroup
 
 from expound.cli.shared.checks import check
 from expound.cli.shared.help import GroupedCommand
-from expound.cli.train.options import check_command, run
+from expound.cli.train.options import check_command, make_seed_folders, parse_trainer_arguments, run
 from expound.data.registry import parse_params
 from expound.errors import ExpoundError, check_choice
 from expound.training.loop.options import PYTHON_ONLY, RunOptions
@@ -34,12 +35,22 @@ SEARCH = Annotated[
         "--search",
         metavar="NAME=V,V",
         rich_help_panel="Recipe",
-        help="Train once for each of these values of an option above, in OUTPUT-DIR/search, and copy the best run to "
-        "OUTPUT-DIR: by the recipe's target metric on dev, with accuracy at most .01 below the best. "
-        "Repeatable: all combinations.",
+        help="Train once for each of these values of an option or of an argument of --set, in OUTPUT-DIR/search, and "
+        "copy the best run to OUTPUT-DIR: by the recipe's target metric on dev, with accuracy at most .01 below the "
+        "best. Repeatable: all combinations. With --seeds the mean over seeds counts, and the first is copied.",
+    ),
+]
+SEARCH_BY = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIGURE",
+        rich_help_panel="Recipe",
+        help="Choose the run of --search by this figure of metrics.json alone, as cross_entropy.",
     ),
 ]
 RENAMED = {"processing_class": "tokenizer", "early_stopping_patience": "early-stopping"}
+ARGUMENTS = {"epochs": "num_train_epochs", "batch_size": "per_device_train_batch_size", "lr": "learning_rate"}
+"""Arguments of the Trainer by the names of their options."""
 
 
 class Recipes(TyperGroup):
@@ -113,6 +124,9 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
 
         parameters = {option.name: values.pop(option.name) for option in own}
         context, preset, searched = values.pop("context"), values.pop("preset"), values.pop("search")
+        search_by = values.pop("search_by")
+        if search_by and not searched:
+            raise ExpoundError("--search-by chooses among the runs of a search: give --search NAME=VALUE,VALUE, too")
         run_options = {option.name: values.pop(option.name) for option in options}
         # Mistakes in paths and names are reported before torch is imported.
         check_command(values, run_options["device"])
@@ -128,8 +142,11 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
         if searched:
             from expound.recipes.search import Search
 
-            search = Search.create(make_recipe, parse_search(name, RECIPES[name], searched))
-        recipe = search.candidates[0][1] if search else make_recipe()
+            names = inspect.signature(RECIPES[name]).parameters
+            seeds = list(make_seed_folders(values.pop("seeds"), Path()))
+            grid = parse_search(name, RECIPES[name], searched)
+            search = Search.create(make_recipe, grid, names, search_by, seeds)
+        recipe = search.candidates[0].recipe if search else make_recipe()
         run(recipe, search, RunOptions(**run_options), **values)
 
     known = {"Recipe": object, "Search": object, "RunOptions": object}
@@ -140,25 +157,32 @@ def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     preset = inspect.Parameter("preset", keyword, default=None, annotation=PRESET)
     search = inspect.Parameter("search", keyword, default=None, annotation=SEARCH)
+    search_by = inspect.Parameter("search_by", keyword, default=None, annotation=SEARCH_BY)
     context = inspect.Parameter("context", keyword, annotation=typer.Context)
     train.__doc__, train.__name__ = factory.__doc__, factory.__name__
     train.__annotations__ = {"return": None}
-    signature = inspect.Signature([context, *own, preset, search, *shared, *options])
+    signature = inspect.Signature([context, *own, preset, search, search_by, *shared, *options])
     setattr(train, "__signature__", signature)  # noqa: B010  # functions have no such field
     return train
 
 
 def parse_search(name: str, factory: Callable[..., Any], texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values of each searched parameter of a recipe, from texts such as weight=0.1,1,10."""
-    parameters = {option: parameter for parameter, option in RENAMED.items()}
+    """Return the values of each searched parameter of a recipe or of its runs, from texts such as weight=0.1,1,10."""
+    from expound.recipes.search import is_run_option
+
+    parameters = {option: parameter for parameter, option in RENAMED.items()} | ARGUMENTS
+    own = inspect.signature(factory).parameters
     values: dict[str, list[Any]] = {}
     for text in texts:
         option, equals, choices = text.partition("=")
         if not equals or not choices:
             raise ExpoundError(f"expected --search NAME=VALUE,VALUE, got {text!r}")
-        parameter = parameters.get(option, option.replace("-", "_"))
+        parameter = parameters.get(option.replace("-", "_"), parameters.get(option, option.replace("-", "_")))
         values[parameter] = []
         for choice in choices.split(","):
+            if parameter not in own and is_run_option(parameter):
+                values[parameter] += parse_trainer_arguments([f"{parameter}={choice.strip()}"]).values()
+                continue
             values[parameter].append(parse_params(name, factory, {parameter: choice.strip()})[parameter])
     return values
 

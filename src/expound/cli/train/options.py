@@ -69,7 +69,7 @@ Seeds = Annotated[
     str | None,
     typer.Option(
         help="Train once for each of these seeds, such as 0,1,2, in OUTPUT-DIR/seed-N, and print means over them; with "
-        "--control also the difference over seeds. Examples are sampled with --seed.",
+        "--control also the difference over seeds. Examples are sampled with --seed. With --search see there.",
         rich_help_panel="Recipe",
     ),
 ]
