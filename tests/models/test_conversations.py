@@ -2,6 +2,8 @@
 
 import copy
 import json
+from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ import families
 from completions_server import serve
 from expound import ExpoundError
 from expound.cli import main
+from expound.explainers import resample_thoughts
+from expound.explainers.resampling import find_answer, measure_divergence
 from expound.models.generation.completions import CompletionsModel
 from expound.models.generation.conversation import find_parts
 from expound.models.generation.model import GeneratingModel
@@ -283,3 +287,46 @@ def test_the_command_prints_effects_and_the_margin_also_of_a_server(tmp_path, mo
     assert '{"name": "send", "arguments": {"text": "it is small"}}' in printed
     verdict = "exceeds the user's request" if margin > 0 else "below the user's request"
     assert f"tool result: find {margin:+.3g} ({verdict})" in printed.replace("\n", " ")
+
+
+def test_resampling_compares_the_answers_of_continuations_from_each_sentence_on():
+    model = chatting(DROPS_THOUGHTS)
+    # Every token of random weights is about as likely: with few letters in an answer, some are drawn often.
+    text = "<think>\na town . It may be small .\n</think>\n\nyes"
+    model.tokenizer.add_tokens(["</think>"])
+    model.model.resize_token_embeddings(len(model.tokenizer))
+    end = model.tokenizer.convert_tokens_to_ids("</think>")
+    model.model.generation_config.eos_token_id = model.tokenizer.eos_token_id
+    with torch.no_grad():
+        model.model.lm_head.weight.mul_(0.2)
+        model.model.lm_head.weight[end] = model.model.lm_head.weight.mean(0)
+    messages, settings = {"messages": [ASK], "response": text}, {"n_samples": 12, "max_new_tokens": 200}
+    item = resample_thoughts(model, messages, pattern=".", seed=3, **settings)
+    assert item.unit_texts == ("a town .", "It may be small .")
+    prompt = model.tokenizer.apply_chat_template([ASK], tokenize=False, add_generation_prompt=True)
+    wholes = [prompt + text[: text.index(place)] for place in ("a town", " It", "\n</think>")]
+    eos, expected = model.tokenizer.eos_token_id, list[Counter]()
+    for number, whole in enumerate(wholes):
+        given = torch.tensor([model.tokenizer(whole)["input_ids"]] * 12)
+        torch.manual_seed(3 + 12 * number)
+        drawn = model.model.generate(given, attention_mask=torch.ones_like(given), do_sample=True, top_k=0,
+                                     max_new_tokens=200, pad_token_id=model.pad_id)  # fmt: skip
+        expected.append(Counter())
+        for row in drawn[:, given.shape[1] :].tolist():
+            kept = row[: row.index(eos)] if eos in row else row
+            answer = kept[kept.index(end) + 1 :] if end in kept else []
+            shown = model.tokenizer.decode(answer, skip_special_tokens=True).strip().replace("\n", "")
+            expected[-1][shown[-1:]] += 1
+    assert [Counter(counts) for counts in item.metadata["answers"]] == expected
+    assert len(expected[0]) > 2
+    for number, (one, other) in enumerate(pairwise(expected)):
+        names = {*one, *other}
+        total = 12 + len(names)
+        divergence = sum((one[n] + 1) / total * np.log((one[n] + 1) / (other[n] + 1)) for n in names)
+        assert item.scores[0, number] == pytest.approx(divergence, abs=1e-6)
+    assert measure_divergence(Counter(a=3), Counter(a=3)) == 0
+    assert [find_answer(f"so </think> {text}", r"(\d+)\b") for text in ("it is 3 or 12 .", "no")] == ["12", ""]
+    with pytest.raises(ExpoundError, match="shows no thought"):
+        resample_thoughts(model, {"messages": [ASK], "response": "yes"})
+    with pytest.raises(ExpoundError, match="n_samples of at least 2"):
+        resample_thoughts(model, messages, n_samples=1)

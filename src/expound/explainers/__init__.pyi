@@ -52,6 +52,7 @@ from .registry import EXPLAINERS as EXPLAINERS
 from .registry import MethodCard as MethodCard
 from .registry import explainer as explainer
 from .registry import list_methods as list_methods
+from .resampling import resample_thoughts as resample_thoughts
 from .seeding import example_generators as example_generators
 from .seeding import example_seeds as example_seeds
 from .seeding import gaussian_noise as gaussian_noise

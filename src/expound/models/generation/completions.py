@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, StoppingCriteria
 
 from expound.errors import ExpoundError
@@ -63,18 +64,27 @@ class ServedModel(PreTrainedModel):
         generation_config: GenerationConfig,
         stopping_criteria: Sequence[StoppingCriteria] = (),
     ) -> Tensor:
-        """Return a prompt [1, S] with the tokens that the server generates after it.
+        """Return prompts [N, S] with the tokens that the server generates after each, padded at the end.
 
         Raises:
             ExpoundError: there are stopping criteria; the server returns its response as a whole.
         """
         if len(stopping_criteria):
             raise ExpoundError("a response cannot be followed token by token behind a server")
-        prompt: list[int] = input_ids[0].tolist()
+        end = generation_config.pad_token_id or 0
+        rows = [self._continue(row, generation_config, number) for number, row in enumerate(input_ids.tolist())]
+        return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=end)
+
+    def _continue(self, prompt: list[int], generation_config: GenerationConfig, number: int) -> list[int]:
+        """Return a prompt with the tokens that the server generates after it; `number`: that of the draw."""
         payload = {"prompt": prompt, "max_tokens": generation_config.max_new_tokens, "temperature": 0}
         if generation_config.do_sample:
             # torch's generator was seeded for this response.
-            payload |= {"temperature": generation_config.temperature, "top_p": 1, "seed": torch.initial_seed() % 2**31}
+            payload |= {
+                "temperature": generation_config.temperature,
+                "top_p": 1,
+                "seed": (torch.initial_seed() + number) % 2**31,
+            }
         try:
             text, reason, ids = self.server.ask(payload | {"return_token_ids": True}, read_generated)
         # vLLM's option, which other servers may refuse.
@@ -82,7 +92,7 @@ class ServedModel(PreTrainedModel):
             text, reason, ids = self.server.ask(payload, read_generated)
         if ids is None:
             ids = self._tokenize(prompt, text, reason)
-        return torch.tensor([prompt + ids])
+        return prompt + ids
 
     def _tokenize(self, prompt: list[int], text: str, reason: str) -> list[int]:
         """Return the tokens of a generated text, with the end-of-text token if it ended by itself."""

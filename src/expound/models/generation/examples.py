@@ -24,7 +24,7 @@ from expound.models.generation.prompt import Prompt, number_duplicates, parse_pr
 from expound.models.generation.responses import (
     Response,
     decode_response,
-    generate_response,
+    generate_responses,
     tokenize_decoder_response,
     tokenize_response,
 )
@@ -105,7 +105,7 @@ def respond(
         if "response" not in row:
             longest = model.max_prompt_length(max_new_tokens)
             prompt, _ = _fit_prompt(model, parse_prompt(row, model.tokenizer), longest, number)
-            ids = generate_response(
+            (ids,) = generate_responses(
                 model.generator,
                 prompt.ids,
                 model.pad_id,

@@ -97,11 +97,11 @@ def decode_response(tokenizer: Any, ids: Sequence[int]) -> Response:
 
 
 @torch.no_grad()
-def generate_response(
+def generate_responses(
     model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int,
-    start: Sequence[int] = (), stopping_criteria: Sequence[StoppingCriteria] = (),
-) -> list[int]:  # fmt: skip
-    """Return the tokens that a Hugging Face model generates, with the end-of-text token if it reaches that.
+    start: Sequence[int] = (), stopping_criteria: Sequence[StoppingCriteria] = (), count: int = 1,
+) -> list[list[int]]:  # fmt: skip
+    """Return the tokens of responses that a Hugging Face model generates, each with the end-of-text token if it ends.
 
     Args:
         model: a model with `generate`.
@@ -112,6 +112,7 @@ def generate_response(
         seed: of the draws.
         start: ids that a decoder reads first.
         stopping_criteria: transformers' criteria, called after each token; they can end the response.
+        count: the number of responses.
     """
     # top_k=0: by default transformers draws from the 50 likeliest tokens only.
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
@@ -128,11 +129,18 @@ def generate_response(
         max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=model.generation_config.eos_token_id,
         num_beams=1, no_repeat_ngram_size=0, min_length=0, **sampling,
     )  # fmt: skip
-    ids = torch.tensor([list(prompt_ids)], device=model.device)
+    ids = torch.tensor([list(prompt_ids)] * count, device=model.device)
     with preserve_random_state():
         torch.manual_seed(seed)
         output = model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config,
             stopping_criteria=StoppingCriteriaList(stopping_criteria), **decoder,
         )  # fmt: skip
-    return [int(token) for token in output[0, len(start or prompt_ids) :]]
+    ends = model.generation_config.eos_token_id
+    end_ids = ends if isinstance(ends, list) else [ends]
+    responses = list[list[int]]()
+    for tokens in output[:, len(start or prompt_ids) :].tolist():
+        # Padding follows the end of a response that is shorter than another.
+        length = next((place for place, token in enumerate(tokens, 1) if token in end_ids), len(tokens))
+        responses.append(tokens[:length])
+    return responses
