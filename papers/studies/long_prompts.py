@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does hierarchical removal find the sentences that removal of every sentence ranks highest, at an eighth of its passes?
+"""Does hierarchical removal find the sentences that removal of each sentence ranks first, at an eighth of its passes?
 
 Usage: long_prompts.py MODEL SQUAD.json OUT.jsonl COUNT [TOKENS]
 
@@ -69,11 +69,13 @@ def measure(model: Any, row: dict[str, Any], method: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Measure one prompt after the other."""
     if len(sys.argv) < 5:
         sys.exit(__doc__)
     out, count = Path(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
-    model = expound.load(sys.argv[1], task="generation")
+    # Effects of most sentences are smaller than what bfloat16 rounds.
+    model = expound.load(sys.argv[1], task="generation", dtype="float32")
     tokens = int(sys.argv[5]) if len(sys.argv) > 5 else 2000
     done = len(out.read_text(encoding="utf-8").splitlines()) if out.exists() else 0
     for number, row in zip(range(count), make_rows(Path(sys.argv[2]), model, tokens), strict=False):

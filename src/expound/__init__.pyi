@@ -17,6 +17,7 @@ from .explainers import Explainer as Explainer
 from .explainers import ModelReport as ModelReport
 from .explainers import attribute as attribute
 from .explainers import check_model as check_model
+from .explainers import cite as cite
 from .explainers import explainer as explainer
 from .explainers import list_methods as list_methods
 from .metrics import Metric as Metric

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -325,6 +326,69 @@ def test_requests_that_are_wrong_get_error_objects(client, options, told, param)
         assert param is None or caught.value.param == param
 
 
+ANSWERS = ["The town is small. Two women laugh.", '{"where": "town", "who": ["women"]}']
+
+
+def test_any_answer_is_cited_as_in_python(address, model):
+    documents = [DOCUMENTS[0] | {"text": "\n A moving film. About a small town.\n"}, *DOCUMENTS[1:]]
+    row = ROW | {"sources": dict(zip(NAMES, [document["text"] for document in documents], strict=True))}
+    answers = [{"text": ANSWERS[0], "spans": [[4, 8], [19, 35]]}, {"text": ANSWERS[1], "spans": "fields"}, ANSWERS[0]]
+    body = {"model": "tiny", "messages": CHAT, "documents": documents, "answer": answers}
+    for unit, k in (("source", 1), ("sentence", 9)):
+        reply = post(address, json.dumps(body | {"citations": {"unit": unit, "k": k}}), "attributions")
+        assert reply.status_code == 200, reply.text
+        assert [each["index"] for each in reply.json()["data"]] == [0, 1, 2]
+        for given, spans, each in zip(
+            [ANSWERS[0], ANSWERS[1], ANSWERS[0]], [[(4, 8), (19, 35)], "fields", "sentences"], reply.json()["data"],
+            strict=True,
+        ):  # fmt: skip
+            expected = []
+            for citation in expound.cite(model, row | {"response": given}, "occlusion", spans=spans, unit=unit, k=k):
+                for (name, score), place in zip(citation.sources, citation.places, strict=True):
+                    expected.append(
+                        (*citation.span, citation.field, name, place.segment, place.start, place.end, score)
+                    )
+            found = []
+            for annotation in each["annotations"]:
+                cited, place = (
+                    annotation["url_citation"],
+                    (annotation["start_char_index"], annotation["end_char_index"]),
+                )
+                ends = (cited["start_index"], cited["end_index"], annotation.get("field", ""))
+                found.append((*ends, cited["title"], annotation["index"], *place, annotation["score"]))
+            assert [one[:-1] for one in found] == [one[:-1] for one in expected]
+            np.testing.assert_allclose([one[-1] for one in found], [one[-1] for one in expected], atol=1e-5, rtol=0)
+    question = {"model": "tiny", "question": "what is small ?", "documents": documents, "answer": ANSWERS[0]}
+    (one,) = post(address, json.dumps(question), "attributions").json()["data"]
+    assert len(one["annotations"]) == 4
+    # A NUL is a character like any other, as in a chat.
+    assert post(address, json.dumps(question | {"answer": "a\0b"}), "attributions").status_code == 200
+
+
+def test_attributions_that_are_wrong_get_error_objects(address):
+    usual = {"model": "tiny", "question": "a", "documents": DOCUMENTS, "answer": ANSWERS[0]}
+    wrong = [
+        ({"answer": ""}, "at least 1"), ({"answer": " "}, "text or as token ids"), ({"answer": []}, "least 1"),
+        ({"answer": ["a"] * 17}, "at most 16"), ({"answer": 5}, "answer.0"), ({"answer": "a" * 20_001}, "20,000 char"),
+        ({"answer": {"text": "ab", "spans": [[0, 3]]}}, "empty or outside"), ({"answer": "a " * 300}, "at most 260"),
+        ({"question": "what " * 200, "answer": "a " * 60}, "longer than the 260"),
+        ({"answer": {"text": "ab", "spans": [[1, 1]]}}, "empty or outside"), ({"documents": None}, "need documents"),
+        ({"answer": {"text": "ab", "spans": [[0]]}}, "pairs [start, end]"),
+        ({"answer": {"text": "a", "spans": []}}, "1 to 256"),
+        ({"answer": {"text": "ab", "spans": "words"}}, "'sentences', 'fields'"), ({"model": "x"}, "unknown model"),
+        ({"answer": {"text": "ab", "spans": [[0, 1e99]]}}, "whole numbers"), ({"stream": True}, "Extra inputs"),
+        ({"answer": {"text": "ab", "spans": "fields"}}, "JSON object or list"), ({"messages": CHAT}, "Extra inputs"),
+        ({"citations": {"unit": "token"}}, "'source', 'paragraph' or"), ({"question": None}, "messages.0.content"),
+        ({"citations": {"method": "occlusion:/etc"}}, "unknown method"), ({"documents": [{"text": ""}]}, "is empty"),
+        ({"answer": {"text": "a b", "spans": [[0, 1]] * 257}}, "1 to 256"),
+    ]  # fmt: skip
+    for change, told in wrong:
+        reply = post(address, json.dumps(usual | change), "attributions")
+        assert reply.status_code == (404 if "model" in change else 400), (change, reply.text)
+        assert told in reply.json()["error"]["message"], (change, reply.text)
+    assert post(address, b"{", "attributions", authorization="Bearer x").status_code == 401
+
+
 def test_parameters_that_change_nothing_are_accepted(client):
     options = {"top_p": 1, "presence_penalty": 0, "user": "ada", "response_format": {"type": "text"}, "n": 1}
     assert ask(client, **options).choices == ask(client).choices
@@ -358,9 +422,9 @@ def test_bodies_that_are_no_request_get_error_objects(address, body):
     assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
-def post(address, body, **headers):
+def post(address, body, path="chat/completions", **headers):
     headers = {"authorization": f"Bearer {API_TOKEN}"} | headers
-    return httpx.post(f"{address}/v1/chat/completions", content=body, headers=headers)
+    return httpx.post(f"{address}/v1/{path}", content=body, headers=headers, timeout=60)
 
 
 def test_other_refusals_have_the_form_of_the_api_too(address):
@@ -457,14 +521,15 @@ def test_parallel_clients_get_their_own_answers(address, model):
 
 
 def test_the_page_on_serving_runs_as_it_stands(model, monkeypatch, capsys):
-    (block,) = [block.text for block in blocks(ROOT / "docs" / "serving.md") if block.language == "python"]
+    found = [block.text for block in blocks(ROOT / "docs" / "serving.md") if block.language == "python"]
     monkeypatch.setenv("EXPOUND_API_TOKEN", API_TOKEN)
     made = Site(TOKEN, explorer=Explorer({"my-chat-model": model}), api_token=API_TOKEN)
     with listening(made) as address:
-        exec(block.replace("http://127.0.0.1:8000", address), {})
+        exec("\n".join(found).replace("http://127.0.0.1:8000", address), {})
     printed = capsys.readouterr().out
     assert "letter" in printed
     assert "memo" in printed
+    assert "/opens" in printed
 
 
 def test_a_server_without_a_token_has_no_api(model):

@@ -18,6 +18,7 @@ from .base import TokenScores as TokenScores
 from .check_model import MethodReport as MethodReport
 from .check_model import ModelReport as ModelReport
 from .check_model import check_model as check_model
+from .cite_answer import cite as cite
 from .control import Random as Random
 from .decomposition.alti import Alti as Alti
 from .decomposition.decompx import DecompX as DecompX

@@ -16,6 +16,7 @@ from expound.data.provenance import to_json_value
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError, unknown
 from expound.reports import frames, records, storage
+from expound.reports.citations import list_citations
 from expound.reports.highlighted import highlight
 from expound.reports.margins import find_margins
 from expound.reports.merging import find_groups, group_targets
@@ -243,24 +244,20 @@ class Explanation:
         """
         return find_margins(self, row)
 
-    def citations(self, k: int = 2) -> list[Citation]:
+    def citations(self, k: int = 2, *, unit: str = "source", target: str | None = "sentences") -> list[Citation]:
         """Return the k best sources of each sentence of the response (of each target that spans several sentences).
 
         A source's score is the sum over its units and the sentence's targets; without sources all visible texts count.
 
+        Args:
+            k: sources per sentence.
+            unit: what is cited: sources, or larger units of them than those that were explained, as `paragraph`.
+            target: as in `aggregate`; None: one citation per target.
+
         Raises:
-            ExpoundError: no generated text is explained.
+            ExpoundError: no generated text is explained, or units that are larger than `unit`.
         """
-        if self.exchange is None:
-            raise ExpoundError("only a response has citations: explain a model loaded with task='generation'")
-        table = self.aggregate("source", "sentences")
-        citations = []
-        for row, target in enumerate(table.targets):
-            citation = Citation(target.text, table.top(k, row))
-            bounds = table.lower_bounds(row)
-            citation.lower_bounds = {name: bounds[name] for name, _ in citation.sources if name in bounds}
-            citations.append(citation)
-        return citations
+        return list_citations(self, k, unit, target)
 
     def compare_to(self, other: Explanation) -> pd.DataFrame:
         """Return both explanations' scores side by side, a row per target and unit, each divided by its largest.

@@ -50,14 +50,19 @@ class _CitationFields(NamedTuple):
     sources: list[tuple[str, float]]
 
 
-# A third field would break users who unpack a citation as (text, sources), so the bounds are an attribute.
+# A third field would break users who unpack a citation as (text, sources), so all else is an attribute.
 class Citation(_CitationFields):
     """A part of the response, and the names of its sources with their scores, best first.
 
-    `lower_bounds`: by source, the calibrated lower bound on the fall of the part's log-probability without it.
+    `lower_bounds`: by source, the calibrated lower bound on the fall of the part's log-probability without it. `span`:
+    the part's characters [start, end) in the response. `places`: the cited units, in the order of `sources`, as the
+    number of their text and their characters in it. `field`: the JSON pointer of a part that is a value of JSON.
     """
 
     lower_bounds: Mapping[str, float] = MappingProxyType({})
+    span: Extent = (0, 0)
+    places: tuple[Unit, ...] = ()
+    field: str = ""
 
 
 class Target(NamedTuple):

@@ -6,21 +6,28 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from threading import Event
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
-from expound.errors import ExpoundError, unknown
-from expound.explainers import attribute
+from expound.errors import ExpoundError
+from expound.explainers.cite_answer import CitedSpans, cite
 from expound.models.generation.examples import count_prompt_tokens
 from expound.models.generation.model import GeneratingModel
+from expound.serve.api_requests import (
+    ChatRequest,
+    CitationSettings,
+    CitingRequest,
+    RequestError,
+    parse_attribution_request,
+    parse_request,
+)
 from expound.serve.authentication import check_secret
 from expound.serve.busy import BusyError
 from expound.serve.explore.progress import track_progress
@@ -32,100 +39,8 @@ from expound.serve.explore.text_follower import TextFollower
 from expound.serve.site import get_site
 
 PREFIX = "/v1/"
-MAX_DOCUMENTS, MIN_TEMPERATURE = 256, 0.01
-"""Most documents of a request; temperatures between 0 and the smallest one would overflow."""
-IGNORED = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "user"})
-"""Parameters of OpenAI's API that do not change the answer."""
-NEUTRAL: dict[str, Any] = {
-    "frequency_penalty": 0, "logit_bias": {}, "logprobs": False, "modalities": ["text"], "presence_penalty": 0,
-    "response_format": {"type": "text"}, "store": False, "tool_choice": "none", "tools": [], "top_p": 1,
-}  # fmt: skip
-"""Parameters that are accepted with this value, which changes nothing, and refused with any other."""
 SendDelta = Callable[[dict[str, Any]], None]
 """Receives the parts of the assistant's message as they are known."""
-
-
-class RequestError(ExpoundError):
-    """A request that is refused: its HTTP status, the parameter that is wrong, and OpenAI's code for the error."""
-
-    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
-        super().__init__(message)
-        self.param, self.code, self.status = param, code, status
-
-
-class Document(BaseModel, extra="forbid", strict=True):
-    """A document that the answer may cite; as a part of a message it has the type "document"."""
-
-    type: Literal["document"] = "document"
-    name: str = Field("", validation_alias=AliasChoices("name", "title"))
-    text: str
-    url: str = ""
-
-
-class TextPart(BaseModel, extra="forbid", strict=True):
-    """A part of a message's text."""
-
-    type: Literal["text"]
-    text: str
-
-
-Part = Annotated[TextPart | Document, Field(discriminator="type")]
-
-
-class Message(BaseModel, strict=True):
-    """A message of the chat. Further fields of an assistant's earlier message, such as annotations, are ignored."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        list[Part], BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v)
-    ]
-    tool_calls: None = None
-    function_call: None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the message, without documents."""
-        return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
-
-
-class CitationSettings(BaseModel, extra="forbid", strict=True):
-    """How many sources each sentence gets, and the method that finds them; empty: the default of the pages."""
-
-    method: str = ""
-    k: int = Field(default=2, ge=0)
-
-
-def _read_citations(value: Any) -> Any:
-    """Return settings of citations: true means the default ones, false none."""
-    if value is True:
-        return {}
-    return {"k": 0} if value is False else value
-
-
-class ChatRequest(BaseModel, extra="allow", strict=True, allow_inf_nan=False):
-    """The body of a request for a chat completion. `citations` may also be true, for the defaults, or false."""
-
-    model: str
-    messages: list[Message] = Field(min_length=1)
-    documents: list[Document] | None = None
-    citations: Annotated[CitationSettings | None, BeforeValidator(_read_citations)] = None
-    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    temperature: float | None = Field(None, ge=0, le=2)
-    seed: int | None = Field(None, ge=0, lt=1 << 63)
-    stop: Annotated[
-        list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(lambda v: [v] if isinstance(v, str) else v)
-    ] = Field(None, max_length=4)
-    n: Literal[1] | None = None
-    stream: bool | None = None
-    stream_options: dict[str, bool] | None = None
-
-    def list_documents(self) -> list[Document]:
-        """Return the request's documents, then its messages' documents; unnamed ones are called "source N"."""
-        found = [*(self.documents or ())]
-        for message in self.messages:
-            found += [part for part in message.content if isinstance(part, Document)]
-        return [each.model_copy(update={"name": each.name or f"source {n}"}) for n, each in enumerate(found, 1)]
 
 
 class Answer(NamedTuple):
@@ -182,6 +97,24 @@ async def complete_chat(request: Request) -> Response:
     return StreamingResponse(_end_stream(first.result(), lines), media_type="text/event-stream", headers=headers)
 
 
+@router.post("/attributions")
+async def cite_answers(request: Request) -> Response:
+    """Return the sources of answers that the request brings along, as annotations of each answer."""
+    explorer = _get_explorer(request)
+    asked = parse_attribution_request(await request.body(), explorer, get_site(request).limits.text_length)
+
+    def annotate(stop: Event) -> list[list[dict[str, Any]]]:
+        row = _make_row(explorer.language_models[asked.model], asked)
+        return [
+            _annotate(explorer, asked, row | {"response": answer.text}, stop, answer.spans) for answer in asked.answer
+        ]
+
+    data = []
+    for index, found in enumerate(await explorer.work.run(request, annotate)):
+        data.append({"object": "attribution", "index": index, "annotations": found})
+    return JSONResponse({"object": "list", "model": asked.model, "data": data})
+
+
 def _send_chunks(explorer: Explorer, asked: ChatRequest, head: dict[str, Any], send: SendLine, stop: Event) -> None:
     def send_choice(delta: dict[str, Any], finish_reason: str | None = None) -> None:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -209,52 +142,6 @@ async def _end_stream(first: str, lines: AsyncIterator[str]) -> AsyncIterator[st
 
 def _format_data(value: Any) -> str:
     return f"data: {json.dumps(value)}\n\n"
-
-
-def parse_request(body: bytes, explorer: Explorer, text_length: int) -> ChatRequest:
-    """Return the request in a body of JSON, whose texts may have `text_length` characters together.
-
-    Raises:
-        RequestError: a malformed body, an unknown model or method, a parameter or a chat that is not supported.
-    """
-    try:
-        asked = ChatRequest.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        param = ".".join(map(str, first["loc"]))
-        raise RequestError(f"{param or 'the body'}: {first['msg']}", param or None) from None
-    for name, value in (asked.model_extra or {}).items():
-        if name not in IGNORED and value is not None and not (name in NEUTRAL and value == NEUTRAL[name]):
-            raise RequestError(f"the parameter {name!r} is not supported", name, "unsupported_parameter")
-    if asked.model not in explorer.language_models:
-        raise RequestError(
-            str(unknown("model", asked.model, explorer.language_models)), "model", "model_not_found", 404
-        )
-    settings = asked.citations or CitationSettings()
-    if settings.method not in ("", *explorer.methods):
-        raise RequestError(str(unknown("method", settings.method, explorer.methods)), "citations.method")
-    if 0 < (asked.temperature or 0) < MIN_TEMPERATURE:
-        raise RequestError(f"temperature: expected 0, or {MIN_TEMPERATURE} to 2", "temperature")
-    _check_texts(asked, text_length)
-    return asked
-
-
-def _check_texts(asked: ChatRequest, text_length: int) -> None:
-    """Raise RequestError for too many or too long texts, for citations without documents, and without a question."""
-    documents = asked.list_documents()
-    if asked.messages[-1].role != "user":
-        raise RequestError("expected the user's message at the end of the messages", "messages")
-    if asked.citations and asked.citations.k and not documents:
-        raise RequestError("citations need documents: give them as 'documents' or as parts of a message", "citations")
-    if len(documents) > MAX_DOCUMENTS:
-        raise RequestError(f"a request may have {MAX_DOCUMENTS} documents, this one has {len(documents)}", "documents")
-    texts = [message.text for message in asked.messages]
-    for document in documents:
-        texts += [document.name, document.text, document.url]
-    size = sum(map(len, texts))
-    if size > text_length:
-        message = f"all texts together may have {text_length:,} characters, these have {size:,}"
-        raise RequestError(message, "messages", "string_above_max_length")
 
 
 def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: Event) -> Answer:
@@ -294,7 +181,7 @@ def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: E
             row["response"] = [ids[n] for n in range(len(ids)) if len(follower.decode(ids[: n + 1])) <= len(text)]
         annotations = []
         if text.strip() and row["response"]:
-            annotations = _annotate(explorer, asked, row, documents, stop)
+            annotations = _annotate(explorer, asked, row, stop)
         send({"annotations": annotations})
     reason = "length"
     if ids[-1] in end_ids or follower.is_stopped:
@@ -302,7 +189,7 @@ def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: E
     return Answer(text, annotations, reason, usage)
 
 
-def _make_row(model: GeneratingModel, asked: ChatRequest) -> dict[str, Any]:
+def _make_row(model: GeneratingModel, asked: CitingRequest) -> dict[str, Any]:
     """Return the request as an example of the library. Raises RequestError for a chat that the model cannot read."""
     # Braces in the texts of a request are not places of documents.
     row: dict[str, Any] = {"literal": True}
@@ -319,27 +206,30 @@ def _make_row(model: GeneratingModel, asked: ChatRequest) -> dict[str, Any]:
 
 
 def _annotate(
-    explorer: Explorer, asked: ChatRequest, row: dict[str, Any], documents: Sequence[Document], stop: Event
+    explorer: Explorer, asked: CitingRequest, row: dict[str, Any], stop: Event, spans: CitedSpans = "sentences"
 ) -> list[dict[str, Any]]:
-    """Return the best sources of each sentence of the answer, in the form of OpenAI's URL citations."""
-    model = explorer.language_models[asked.model]
+    """Return the best sources of each part of the answer, in the form of OpenAI's URL citations."""
+    model, documents = explorer.language_models[asked.model], asked.list_documents()
     settings = asked.citations or CitationSettings()
     method = settings.method or explorer.get_default_methods(asked.model)[0]
-    names = [document.name for document in documents]
-    question = Question(asked.model, method=(method,), sources=tuple((name, "") for name in names))
-    explainer, unit = explorer.resolve_method(question, method)
+    question = Question(asked.model, method=(method,), sources=tuple((each.name, "") for each in documents))
+    explainer, _ = explorer.resolve_method(question, method)
     with track_progress(model.embedding, ignore, stop):
-        item = attribute(model, [row], explainer, "sentences", unit=unit, show_progress=False)[0]
-    assert item.exchange is not None
-    sentences = item.aggregate("source", "sentences").targets
+        citations = cite(model, row, explainer, spans=spans, unit=settings.unit, k=settings.k)
     annotations = []
-    for target, citation in zip(sentences, item.citations(settings.k), strict=True):
-        assert isinstance(target.value, tuple)
-        start, end = item.exchange.extent(target.value)
-        for name, score in citation.sources:
-            index = names.index(name)
-            place = {"start_index": start, "end_index": end, "title": name, "url": documents[index].url}
-            facts = {"index": index, "score": score, "method": method, "lower_bound": citation.lower_bounds.get(name)}
+    for citation in citations:
+        start, end = citation.span
+        for (name, score), cited in zip(citation.sources, citation.places, strict=True):
+            document = documents[cited.segment]
+            place = {"start_index": start, "end_index": end, "title": document.name, "url": document.url}
+            facts: dict[str, Any] = {
+                "index": cited.segment,
+                "start_char_index": cited.start,
+                "end_char_index": cited.end,
+            }
+            facts |= {"score": score, "method": method, "lower_bound": citation.lower_bounds.get(name)}
+            if citation.field:
+                facts["field"] = citation.field
             annotations.append({"type": "url_citation", "url_citation": place} | facts)
     return annotations
 

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from expound.errors import ExpoundError
 from expound.serve import api, authentication
+from expound.serve.api_requests import RequestError
 from expound.serve.attempts import WrongTokens
 from expound.serve.busy import BusyError
 from expound.serve.explore.routes import router as explore
@@ -58,7 +59,7 @@ def create_app(site: Site) -> FastAPI:
         app.include_router(router)
     for router in site.application.admin_routes:
         app.include_router(router, dependencies=admin)
-    app.add_exception_handler(api.RequestError, api.handle_request_error)
+    app.add_exception_handler(RequestError, api.handle_request_error)
     app.add_exception_handler(ExpoundError, _handle_invalid_input)
     app.add_exception_handler(StarletteHTTPException, _handle_http_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)

@@ -1,0 +1,114 @@
+"""Citations of an answer, whoever wrote it: the sources of its sentences, spans or JSON fields, as characters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from expound.data.json_fields import JsonField, find_json_fields
+from expound.errors import ExpoundError
+from expound.explainers.attribute_examples import attribute
+from expound.explainers.base import Explainer
+from expound.explainers.check_model import default_method
+from expound.explainers.registry import resolve_unit
+from expound.models import ExplainedModel
+from expound.models.generation.examples import prompt_to_row
+from expound.models.generation.model import GeneratingModel
+from expound.models.generation.prompt import name_sources
+from expound.reports.explanations import Explanation
+from expound.reports.records import Citation, Exchange, Extent, Unit
+
+CitedUnit = Literal["source", "paragraph", "sentence"]
+CitedSpans = Literal["sentences", "fields"] | Sequence[Sequence[int]]
+
+
+def cite(
+    model: ExplainedModel,
+    example: Any,
+    method: str | Explainer | None = None,
+    *,
+    spans: CitedSpans = "sentences",
+    unit: CitedUnit = "source",
+    k: int = 2,
+    **params: Any,
+) -> list[Citation]:
+    """Return the sources of each part of an answer, whoever wrote it: the model reads it after the prompt.
+
+    Each citation has the part's text, its best sources with their scores, the `span` of the part in the answer, and
+    in `places` the characters of each cited unit in the source as it was given (its `segment` is the source's number).
+
+    Args:
+        model: a language model from `expound.load(…, task="generation")`.
+        example: a row with a prompt or messages, `sources` and a `response`; without one the model answers.
+        method: an id or an explainer; default: `default_method`. With the default, scores are drops of the part's
+            log-probability without the unit, at the cost of one pass per unit and one for the whole prompt.
+        spans: the parts of the answer: its sentences, the values of the `fields` of a JSON answer (the citation's
+            `field` is the value's JSON pointer), or characters [start, end) of the answer.
+        unit: what is cited: whole sources, or paragraphs or sentences of them.
+        k: units per part.
+        params: parameters of the method.
+
+    Raises:
+        ExpoundError: another model, spans outside of the answer or without a token, an answer without JSON, or a prompt
+            that is too long for the model.
+    """
+    if not isinstance(model, GeneratingModel):
+        raise ExpoundError(f"only answers are cited: load {type(model).__name__} with task='generation'")
+    (row,) = model.expand_examples([prompt_to_row(example)])
+    batch = model.encode([row])
+    (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
+    if alignment.truncated:
+        raise ExpoundError(f"prompt and answer are longer than the {model.max_length} tokens that the model reads")
+    target: Any = spans
+    fields: list[JsonField] = []
+    if spans == "fields":
+        fields = find_json_fields(exchange.response)
+        target = [find_tokens(exchange, (field.start, field.end)) for field in fields]
+    elif not isinstance(spans, str):
+        target = [find_tokens(exchange, span) for span in spans]
+    explainer, own_unit = resolve_unit(default_method(model) if method is None else method, None, params)
+    # Learned methods score units of the size that they were trained with, which are summed.
+    explained_unit = own_unit if explainer.card.learned and "unit" in explainer.params else unit
+    (item,) = attribute(model, [row], explainer, target, unit=explained_unit, show_progress=False)
+    citations = item.citations(k, unit=unit, target="sentences" if target == "sentences" else None)
+    given: list[Extent] = [] if isinstance(spans, str) else [(start, end) for start, end in spans]
+    for number, citation in enumerate(citations):
+        citation.places = tuple(_place_in_source(item, row, place) for place in citation.places)
+        if fields:
+            citation.field = fields[number].pointer
+            given.append((fields[number].start, fields[number].end))
+        if given:
+            citation.span = given[number]
+    return citations
+
+
+def find_tokens(exchange: Exchange, span: Sequence[int]) -> Extent:
+    """Return the tokens of a response that share characters with a span [start, end) of it.
+
+    Raises:
+        ExpoundError: a span that is empty, outside of the response, or without a token.
+    """
+    start, end = span
+    if not 0 <= start < end <= len(exchange.response):
+        raise ExpoundError(
+            f"the span ({start}, {end}) is empty or outside: the answer has {len(exchange.response)} characters"
+        )
+    inside = [number for number, place in enumerate(exchange.token_spans) if place[0] < end and start < place[1]]
+    if not inside:
+        raise ExpoundError(f"the span ({start}, {end}), {exchange.response[start:end]!r:.40}, has no token")
+    return inside[0], inside[-1] + 1
+
+
+def _place_in_source(item: Explanation, row: Mapping[str, Any], place: Unit) -> Unit:
+    """Return a unit of a visible text as the number of the source, from 0, and characters of the source as given."""
+    assert item.exchange is not None
+    if not any(item.exchange.is_source):
+        return place
+    name, visible = item.exchange.names[place.segment], item.texts[place.segment]
+    sources = list(name_sources(row["sources"]).items())
+    same = [number for number, (_, text) in enumerate(sources) if text.strip() == visible]
+    number = next((each for each in same if sources[each][0] == name), same[0])
+    # Visible texts have no white space at their ends.
+    text = sources[number][1]
+    lead = len(text) - len(text.lstrip())
+    return place._replace(segment=number, start=place.start + lead, end=place.end + lead)
