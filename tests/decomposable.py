@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 import families
 from expound.models import Batch, ExplainedModel
-from expound.testing.families import replace_rms_norms
+from families import replace_rms_norms
 
 FAMILIES = tuple(families.FAMILIES)
 LENGTHS = (9, 6, 2)

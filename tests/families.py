@@ -12,6 +12,9 @@ import pytest
 import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import nn
+
+from expound.models.layers.layer_parts import is_norm_layer, to_norm
 
 SIZE: dict[str, Any] = {
     "vocab_size": 300,
@@ -203,3 +206,18 @@ def examples(family: str, count: int = 5) -> list[Any]:
 
         return [Image.fromarray((image * 15).astype("uint8")) for image in load_digits().images[:count]]
     return [SENTENCES[i % len(SENTENCES)][: 60 - 9 * i] for i in range(count)]
+
+
+def replace_rms_norms(model: nn.Module) -> None:
+    """Replace transformers' RMSNorms by torch's, with the same weights."""
+    # transformers' own compute in float32 even in a model in float64, far above the tolerance of these tests
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if not is_norm_layer(child) or isinstance(child, nn.RMSNorm | nn.LayerNorm):
+                continue
+            original = to_norm(child)
+            assert original.weight is not None
+            make = nn.RMSNorm if not original.centered else functools.partial(nn.LayerNorm, bias=False)
+            norm: Any = make(original.weight.shape, eps=original.eps, dtype=original.weight.dtype)
+            norm.weight.data.copy_(original.weight)
+            setattr(parent, name, norm)

@@ -16,7 +16,7 @@ from torch import Tensor
 import families
 from equations import Rule, activate, apply_gate, heads, norm, scale_gradient
 from expound.models.generation.encoder_decoder import EncoderDecoderModel
-from expound.testing.families import replace_rms_norms
+from families import replace_rms_norms
 
 BART = {
     "vocab_size": 300, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": 130,

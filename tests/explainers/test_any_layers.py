@@ -13,7 +13,7 @@ from expound.explainers.decomposition.decompx import DecompX
 from expound.explainers.decomposition.trace import trace_examples
 from expound.models import Capture
 from expound.models.layers.architecture import get_layers, get_module
-from expound.testing.families import replace_rms_norms
+from families import replace_rms_norms
 from sweep.run_sweep import make_batch
 from sweep.tiny_models import build
 

@@ -13,7 +13,7 @@ from expound import Batch, explainer
 from expound.explainers.perturbation import reagent
 from expound.models import ExplainedModel
 from expound.models.generation.model import GeneratingModel
-from expound.testing.families import replace_rms_norms
+from families import replace_rms_norms
 from models.test_generation import PROMPTS, RESPONSES, padded_right
 
 WINDOWED = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}

@@ -14,7 +14,7 @@ import expound
 from causal import causal
 from expound import ExpoundError
 from expound.models.layers.rescale_rule import RescaleRule
-from expound.testing.families import replace_rms_norms
+from families import replace_rms_norms
 from models.test_generation import PROMPTS, RESPONSES
 from small import FAMILIES, small, uneven
 from two_sided import NAMES, two_sided

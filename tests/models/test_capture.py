@@ -7,9 +7,8 @@ import transformers as hf
 import families
 from expound import Batch, ExpoundError, explainer
 from expound.models import Capture, ExplainedModel
-from expound.models.families import FAMILIES as SPECIAL
 from expound.models.layers.architecture import get_layers, get_module
-from expound.models.passes.capture import record_attention
+from expound.models.passes.capture import HOOKS, record_attention
 from small import FAMILIES, alone, shared, small, uneven
 
 LAYERS = 2
@@ -31,7 +30,7 @@ def test_as_transformers_eager_gives_them(family):
         decoder: {"pad_token_id": 0} for decoder in families.DECODERS
     }
     eager = small(family, **changes.get(family, {}))
-    if family not in SPECIAL or SPECIAL[family].hooks is None:
+    if family not in HOOKS:
         eager.model.set_attn_implementation("eager")
     batch = model.encode(uneven(family) if family == "big_bird" else long_texts(family))
     captured = model(batch, capture=EVERYTHING)

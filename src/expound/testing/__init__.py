@@ -1,7 +1,6 @@
 """Contract tests that the tests of a new part inherit with one fixture, a small model and examples (needs pytest)."""
 
 from expound.testing.explainers import ExplainerContract
-from expound.testing.families import FamilyContract
 from expound.testing.metrics import MetricContract
 from expound.testing.models import make_examples, random_model
 from expound.testing.no_side_effects import NoSideEffectsContract
@@ -10,6 +9,6 @@ from expound.testing.readers import ReaderContract
 from expound.testing.recipes import RecipeContract
 
 __all__ = [
-    "ExplainerContract", "FamilyContract", "MetricContract", "NoSideEffectsContract", "ObjectiveContract",
+    "ExplainerContract", "MetricContract", "NoSideEffectsContract", "ObjectiveContract",
     "ReaderContract", "RecipeContract", "make_examples", "random_model"
 ]  # fmt: skip

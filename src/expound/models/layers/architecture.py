@@ -10,7 +10,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
-from expound.models.families import FAMILIES
 from expound.models.state import CACHE_ARGUMENTS
 
 
@@ -98,19 +97,19 @@ def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
 
     Each stack's are the list of modules with the most parameters; of an encoder-decoder, the decoder's come last.
     """
-    base, family = get_base_model(model), FAMILIES.get(model.config.model_type)
+    base = get_base_model(model)
     if model.config.is_encoder_decoder:
         return tuple(layer for stack in _get_stacks(base) for layer in _find_largest_list(stack))
-    if family is None or family.shared is None:
+    if model.config.model_type != "albert":
         # Models that also read images have a part for each.
         return _find_largest_list(base if model.main_input_name == "pixel_values" else base.get_decoder())
     # ALBERT runs few groups of layers many times; this is its own assignment of runs to groups.
-    path, inner = family.shared
-    blocks, count = list(get_module(base, path).children()), get_part_config(model).num_hidden_layers
+    blocks = list(get_module(base, "encoder.albert_layer_groups").children())
+    count = get_part_config(model).num_hidden_layers
     layers: list[nn.Module] = []
     for index in range(count):
         group = blocks[int(index / (count / len(blocks)))]
-        layers += get_module(group, inner).children()
+        layers += get_module(group, "albert_layers").children()
     return tuple(layers)
 
 

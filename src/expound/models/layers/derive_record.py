@@ -142,11 +142,15 @@ def _take_row(value: Tensor) -> Tensor:
 def _derive_layer(trail: Trail, values: Tensor, mixed: Tensor) -> Layer:
     output = trail.find(is_linear_layer, input=mixed)
     added, norm_of_output = _apply_norm_of_output(trail, output, trail.input)
-    factor, middle, is_read = _find_factor(trail, added)
+    factor, middle, reader = _find_factor(trail, added)
     after = (call for call in trail.calls if is_norm_layer(call.module) and _is_equal(call.output, trail.output))
     last = next(after, None)
     if last is None:
-        if not is_read and not _is_output_added(trail, trail.output, middle):
+        if reader is None and not _is_output_added(trail, trail.output, middle):
+            raise LookupError
+        # The residual stream goes on behind the norm, as in a post-norm layer, but the layer ends otherwise.
+        norms = [call for call in trail.calls if is_norm_layer(call.module)]
+        if reader is not None and any(_is_output_added(trail, call.input, reader.output) for call in norms):
             raise LookupError
         reads_input = (call for call in trail.calls if _is_norm(call.module) and _is_equal(call.input, trail.input))
         norm, before = next(reads_input, None), middle
@@ -169,22 +173,22 @@ def _derive_layer(trail: Trail, values: Tensor, mixed: Tensor) -> Layer:
     return Layer(attention, feed_forward, norm_first, None if last is None else last.path)
 
 
-def _find_factor(trail: Trail, added: Tensor) -> tuple[float, Tensor, bool]:
-    """Return the factor of attention's output, its sum with the layer's input, and whether a part reads that."""
+def _find_factor(trail: Trail, added: Tensor) -> tuple[float, Tensor, Call | None]:
+    """Return the factor of attention's output, its sum with the layer's input, and the part that reads that."""
     x = trail.input
     for call in trail.calls:
         if call.input.shape == x.shape and not torch.equal(call.input, x):
             for factor in _guess_factors(call.input - x, added):
                 if _is_sum(call.input, x, factor * added):
-                    return factor, call.input, True
+                    return factor, call.input, call
     # Beside a parallel feed-forward, nothing reads the sum.
-    return 1.0, x + added, False
+    return 1.0, x + added, None
 
 
 def _is_output_added(trail: Trail, whole: Tensor, before: Tensor) -> bool:
     """Return whether a sum is the residual stream before and a multiple of what some part of the layer gives."""
     for call in trail.calls:
-        if call.output.shape == whole.shape:
+        if call.output.shape == whole.shape == before.shape:
             for factor in _guess_factors(whole - before, call.output):
                 if _is_sum(whole, before, factor * call.output):
                     return True

@@ -22,12 +22,30 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from expound.errors import ExpoundError
-from expound.models.families import FAMILIES, Hooks
 from expound.models.layers.architecture import get_part_config
 from expound.models.outputs import Capture
 from expound.models.state import PROCESS_LOCK, avoid_cudnn_attention
 
 ATTENTION_IMPLEMENTATION = "expound"
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """The names of the parts of an attention outside of transformers' interface; its weights pass through `dropout`."""
+
+    query: str
+    key: str
+    value: str
+    dropout: str = "dropout"
+    heads: str = "num_attention_heads"
+
+
+# Queries and keys of DeBERTa also have terms of relative positions.
+HOOKS = {
+    "big_bird": Hooks("query", "key", "value"),
+    "deberta-v2": Hooks("query_proj", "key_proj", "value_proj"),
+}
+"""The attentions that do not go through the interface, by transformers' `model_type`."""
 
 
 class PassEnded(Exception):  # noqa: N818  # no error: it ends a pass early
@@ -93,9 +111,9 @@ def record_attention(
         capture, getattr(model, "last_attention", None) or get_part_config(model).num_hidden_layers, zeroed
     )
     is_for_derivatives = not (capture.attentions or capture.heads or zeroed is not None)
-    family = FAMILIES.get(model.config.model_type)
-    if family is not None and family.hooks is not None:
-        with _record_by_hooks(model, family.hooks, record):
+    hooks = HOOKS.get(model.config.model_type)
+    if hooks is not None:
+        with _record_by_hooks(model, hooks, record):
             yield record
     elif _uses_interface(model) and not (is_for_derivatives and _has_users_function(model)):
         with _use_own_attention(model, record):

@@ -1,21 +1,23 @@
-"""Contract tests for model families; inherit the class and define one fixture, `family`."""
+"""What is derived from usual families computes their layers and heads, and a record that is wrong is caught."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSequenceClassification
 
+import families
+from expound.errors import ExpoundError
 from expound.explainers import explainer
 from expound.explainers.decomposition.trace import compute_by_parts, trace_examples
 from expound.models import Batch, ExplainedModel
 from expound.models.layers import activations
-from expound.models.layers.layer_parts import LayerParts, get_head_parts, is_norm_layer, to_norm
-from expound.models.passes.find_record import find_record
+from expound.models.layers.layer_parts import LayerParts, get_head_parts
+from expound.models.passes import find_record
+from families import replace_rms_norms
 
 LENGTHS = (9, 6, 2)
 METHODS = ("input_x_gradient", "attention_rollout", "decompx_linear", "occlusion?unit=token&perturbation=remove")
@@ -23,16 +25,7 @@ EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-10}
 
 
 class FamilyContract:
-    """Contract tests of what is derived from a model type, on a small random model in float64.
-
-    Example:
-        class TestMyFamily(FamilyContract):
-            small_config = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-
-            @pytest.fixture
-            def family(self):
-                return "my_model_type"
-    """
+    """Contract tests of what is derived from a model type, on a small random model in float64."""
 
     small_config: dict[str, Any] = {}  # noqa: RUF012  # entries of a small configuration, for subclasses to replace
 
@@ -68,7 +61,7 @@ class FamilyContract:
     def test_the_parts_of_a_head_compute_the_logits(self, model: ExplainedModel) -> None:
         """The parts of the head give the logits from the last hidden states at the readout position."""
         batch = make_inputs(model)
-        parts = get_head_parts(model.model, find_record(model, batch).head)
+        parts = get_head_parts(model.model, find_record.find_record(model, batch).head)
         readout = model.readout_weights(batch, torch.zeros(len(batch), dtype=torch.long))
         for weights, trace in zip(readout, trace_examples(model, batch), strict=True):
             end = trace.layers[-1].answer(torch.arange(len(trace.positions)))
@@ -108,16 +101,32 @@ def make_inputs(model: ExplainedModel) -> Batch:
     return model.add_position_ids(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
 
 
-def replace_rms_norms(model: nn.Module) -> None:
-    """Replace transformers' RMSNorms by torch's, with the same weights."""
-    # transformers' own compute in float32 even in a model in float64, far above the tolerance of these tests
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if not is_norm_layer(child) or isinstance(child, nn.RMSNorm | nn.LayerNorm):
-                continue
-            original = to_norm(child)
-            assert original.weight is not None
-            make = nn.RMSNorm if not original.centered else partial(nn.LayerNorm, bias=False)
-            norm: Any = make(original.weight.shape, eps=original.eps, dtype=original.weight.dtype)
-            norm.weight.data.copy_(original.weight)
-            setattr(parent, name, norm)
+@pytest.mark.parametrize("family", families.FAMILIES)
+class TestNativeFamilies(FamilyContract):
+    @pytest.fixture(autouse=True)
+    def _small_config(self, family):
+        whole = {"attention_type": "original_full"} if family == "big_bird" else {}
+        self.small_config = families.FAMILIES[family].config | whole
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "test"),
+    [
+        (None, {"norm_first": True}, "test_the_parts_of_a_layer_compute_what_the_layer_computes"),
+        ("head", {"activation": "gelu"}, "test_the_parts_of_a_head_compute_the_logits"),
+    ],
+)
+def test_a_wrong_record_is_caught(part, changes, test, monkeypatch):
+    contract = FamilyContract()
+    contract.small_config = families.FAMILIES["bert"].config
+    model, derive = FamilyContract.model.__wrapped__(contract, "bert"), find_record.derive_record
+
+    def derive_wrongly(*given):
+        record = derive(*given)
+        if part is None:
+            return replace(record, layers=tuple(replace(layer, **changes) for layer in record.layers))
+        return replace(record, **{part: replace(getattr(record, part), **changes)})
+
+    monkeypatch.setattr(find_record, "derive_record", derive_wrongly)
+    with pytest.raises((AssertionError, ExpoundError, LookupError)):
+        getattr(contract, test)(model)
