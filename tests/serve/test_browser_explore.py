@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
+import expound
 from browsing import PHONE, fits, served, tab_to, visitor
 from expound.serve.explore.service import Explorer
 from expound.serve.explore.tasks import OutputScore
@@ -190,3 +191,34 @@ def test_pictures_come_from_files_and_their_patches_are_deleted(browser, tmp_pat
         expect(page.locator("#removed")).to_have_text("without 1 part")
         assert page.locator(".picture img").first.evaluate("picture => picture.naturalWidth") > 0
         assert fits(page)
+
+
+def test_corrected_words_are_saved_as_rows_that_a_training_reads(open_page, tmp_path):
+    text = "\U0001f3ac a moving film , but the plot is dull"
+    page = open_page("/explore", admin=True)
+    for saved in (TEXTS[1], text, text):
+        page.get_by_label("Text", exact=True).fill(saved)
+        explain(page)
+        found = card(page, "occlusion")
+        words = found.locator("[data-unit]")
+        strong = found.locator("[data-unit][class^=p]").count()
+        found.get_by_role("button", name="Correct the words").click()
+        assert found.locator("[aria-pressed=true][data-unit]").count() == strong
+        for word in words.all():
+            is_evidence = word.inner_text() in ("moving", "film", "dull")
+            if is_evidence != (word.get_attribute("aria-pressed") == "true"):
+                word.click()
+        expect(page.locator("#removed")).to_have_text("")
+        found.get_by_label("Label").select_option("good")
+        found.get_by_role("button", name="Save the row").click()
+    expect(page.locator("#marks [role=status]")).to_have_text("2 rows are saved")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download marks.jsonl").click()
+    download.value.save_as(tmp_path / "marks.jsonl")
+    rows = {row["text"]: row for row in expound.load_data(f"jsonl:{tmp_path / 'marks.jsonl'}", "all")}
+    assert [text[start:end] for start, end in rows[text]["rationale"]] == ["moving film", "dull"]
+    assert [TEXTS[1][start:end] for start, end in rows[TEXTS[1]]["rationale"]] == ["dull"]
+    assert page.locator("#marks code").inner_text().startswith("expound train er_joint --model ")
+    assert fits(page)
+    page.get_by_role("button", name="Delete them").click()
+    expect(page.locator("#marks")).to_be_hidden()

@@ -21,7 +21,7 @@ from expound.serve import authentication
 from expound.serve.explore.question import MAX_TOKENS, PROMPT_UNITS, ROWS, UNITS, Question, read_question
 from expound.serve.explore.service import CACHE_SIZE, Explorer, MethodResult
 from expound.serve.explore.stream import SendEvent, stream_events, throttle_progress
-from expound.serve.explore.tasks import OutputScore, list_targets
+from expound.serve.explore.tasks import OutputScore, list_targets, make_train_command
 from expound.serve.explore.view import arrange_bars, collect_row_values, cut_prompt
 from expound.serve.heatmaps import has_coefficients, make_coefficient_heatmaps
 from expound.serve.pages import make_download, render_fragment, render_page
@@ -89,6 +89,7 @@ def _render_page(
         rows=ROWS,
         most=MAX_TOKENS,
         exports=_list_exports(explorer, question),
+        train_command=make_train_command(model),
         **({"costs": {}, "output": "", "cards": (), "is_asked": False} | values),
     )
 
@@ -272,6 +273,8 @@ def _render_card(explorer: Explorer, question: Question, result: MethodResult) -
         if drawing.item.exchange:
             values["rows"] = collect_row_values(drawing)
         values |= {"picture": f"/explore/picture/{question.picture}"}
+        model = explorer.models[question.model]
+        values["labels"] = model.labels if make_train_command(model) else ()
     return render_fragment("explore_card", **values)
 
 

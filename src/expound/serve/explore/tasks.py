@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -116,6 +117,14 @@ def list_targets(model: ExplainedModel, question: Question) -> dict[str, str]:
             start, end = row["span"]
             targets[f"{start}-{end}"] = question.text[start:end]
     return targets
+
+
+def make_train_command(model: ExplainedModel) -> str:
+    """Return the command that trains a model with rows whose words were marked; empty if they do not fit its task."""
+    if not model.task.supports("classes") or model.modality != "text" or model.black_box_reason:
+        return ""
+    source = shlex.quote(str(model.config._name_or_path or "MODEL"))
+    return f"expound train er_joint --model {source} --data jsonl:marks.jsonl --output-dir guided"
 
 
 def score_outputs(model: ExplainedModel, batch: Batch, output: Tensor, question: Question) -> list[OutputScore]:

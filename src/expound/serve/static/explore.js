@@ -5,6 +5,7 @@
 const ask = document.getElementById("ask"), answer = document.getElementById("answer");
 const size = document.getElementById("size"), cost = document.getElementById("cost");
 const documents = document.getElementById("documents"), add = document.getElementById("add");
+const marks = document.getElementById("marks");
 const COST_DELAY = 700, gone = new Set(), all = (selector, inside = answer) => [...inside.querySelectorAll(selector)];
 let stream = null, costTimer = 0, costRequest = null;
 // The outputs of the whole input and without the removed units, the chosen part of an answer, and the visible bars.
@@ -160,7 +161,8 @@ function describeRemoved() {
 function showRemoved() {
   for (const unit of units()) {
     unit.classList.toggle("gone", gone.has(unit.dataset.unit));
-    unit.setAttribute("aria-pressed", String(gone.has(unit.dataset.unit)));
+    const isPressed = unit.closest(".marking") ? unit.classList.contains("gold") : gone.has(unit.dataset.unit);
+    unit.setAttribute("aria-pressed", String(isPressed));
   }
   for (const leave of all("[data-leave]")) leave.setAttribute("aria-pressed", String(isWhole(leave.closest("[data-section]"))));
   document.getElementById("restore").hidden = !gone.size;
@@ -229,9 +231,60 @@ function activateCard(card) {
   for (const leave of all("[data-leave]", card)) {
     leave.addEventListener("click", () => toggle(names(leave.closest("[data-section]"))));
   }
+  activateMarks(card);
   if (!card.dataset.rows) return showRemoved();
   card.rows = JSON.parse(card.dataset.rows);
   showRow(chosen, [card]);
+}
+
+// Marks: the highlighted words of a card are corrected; rows stay in this browser until they are downloaded.
+
+const readRows = () => JSON.parse(localStorage.getItem(marks.dataset.key) || "[]");
+
+function findSpans(text) {
+  // Characters are counted as Python counts them, and neighboring marked words are one span.
+  const spans = [];
+  let end = 0, wasMarked = false;
+  for (const node of text.childNodes) {
+    const start = end;
+    end += [...node.textContent].length;
+    if (!node.dataset?.unit) continue;
+    const isMarked = node.classList.contains("gold");
+    if (isMarked && wasMarked) spans.at(-1)[1] = end;
+    else if (isMarked) spans.push([start, end]);
+    wasMarked = isMarked;
+  }
+  return spans;
+}
+
+function toggleMarking(card) {
+  const isMarking = card.classList.toggle("marking"), saving = card.querySelector("[data-saving]");
+  card.querySelector("[data-mark]").setAttribute("aria-pressed", String(isMarking));
+  saving.hidden = !isMarking;
+  // What speaks for the label is the first suggestion.
+  for (const unit of units(card)) unit.classList.toggle("gold", isMarking && /\b[pu]\d/.test(unit.className));
+  showRemoved();
+}
+
+function saveRow(card) {
+  const [text, pair] = all(".words", card), row = { text: text.textContent, label: card.querySelector("select").value };
+  row.rationale = findSpans(text);
+  if (pair) Object.assign(row, { text_pair: pair.textContent, rationale_pair: findSpans(pair) });
+  const others = readRows().filter((each) => each.text !== row.text || each.text_pair !== row.text_pair);
+  localStorage.setItem(marks.dataset.key, JSON.stringify([...others, row]));
+  showRows();
+}
+
+function showRows() {
+  const rows = readRows(), lines = rows.map((row) => `${JSON.stringify(row)}\n`).join("");
+  marks.hidden = !rows.length;
+  marks.querySelector("[role=status]").textContent = `${rows.length} ${rows.length === 1 ? "row is" : "rows are"} saved`;
+  marks.querySelector("a").href = `data:application/jsonl;charset=utf-8,${encodeURIComponent(lines)}`;
+}
+
+function activateMarks(card) {
+  card.querySelector("[data-mark]")?.addEventListener("click", () => toggleMarking(card));
+  card.querySelector("[data-save]")?.addEventListener("click", () => saveRow(card));
 }
 
 // Units and parts are buttons for keys and screen readers.
@@ -255,7 +308,11 @@ function moveFocus(part, event) {
   next.focus();
 }
 
-const press = (part) => (part.dataset.row ? chooseRow(Number(part.dataset.row)) : toggle([part.dataset.unit]));
+function press(part) {
+  if (!part.closest(".marking")) return part.dataset.row ? chooseRow(Number(part.dataset.row)) : toggle([part.dataset.unit]);
+  part.classList.toggle("gold");
+  showRemoved();
+}
 
 function point(part) {
   if (part.dataset.row) return;
@@ -283,6 +340,13 @@ function activateAnswer() {
   answer.addEventListener("input", ({ target }) => {
     if (target.matches("[data-strongest]")) remove(findStrongest(target.closest("article"), Number(target.value)), target);
   });
+  if (marks) {
+    marks.querySelector("button").addEventListener("click", () => {
+      localStorage.removeItem(marks.dataset.key);
+      showRows();
+    });
+    showRows();
+  }
   if (bars()) activateOutput();
   all("article:not(.waiting)").forEach(activateCard);
   if (all(".waiting").length) readStream();
