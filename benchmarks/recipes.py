@@ -182,11 +182,12 @@ def make_table(cells: Mapping[str, Mapping[str, Any]]) -> str:
     for recipe in dict.fromkeys(name.split()[0] for name in cells):
         shown = []
         for family, kind in columns:
-            cell, plain = cells.get(f"{recipe} {family} {kind}", {}), cells[f"baseline {family} {kind}"]
+            cell = cells.get(f"{recipe} {family} {kind}", {})
+            plain = cells.get(f"baseline {family} {kind}", {}).get("step_seconds")
             text = cell.get("note") or cell.get("error") or "–"
-            if "MiB" in cell:
-                ratio = cell["step_seconds"] and f"{cell['step_seconds'] / plain['step_seconds']:.2f}"
-                text = f"{ratio or 'runs'}; {cell['MiB']:.0f}"
+            if "seconds" in cell:
+                text = f"{cell['step_seconds'] / plain:.1f}" if cell["step_seconds"] and plain else "runs"
+                text += f"; {cell['MiB']:.0f}" if "MiB" in cell else ""
             shown.append(text)
         lines.append(f"| `{recipe}` | " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
