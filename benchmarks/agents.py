@@ -1,6 +1,13 @@
 """Which text caused a tool call, and which thought the answer: planted injections and planted decisive steps.
 
 `--part injections` needs SmolLM2-135M-Instruct; `--part thoughts` trains a small model itself.
+
+Claims, made before any run:
+1. The margin of the tool's result tells injected calls from calls whose arguments the user stated: an AUC of .9 at
+   least, the lower end of its interval above .8. From the same call without the injection in the result: likewise.
+2. It does not tell them from calls whose arguments the user left to the result: the interval contains values below .8.
+3. Removal, suppression and resampling each rank the decisive step first in 90 % of questions at least, random scores
+   in about 25 %.
 """
 
 from __future__ import annotations

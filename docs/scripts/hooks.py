@@ -121,6 +121,7 @@ def on_config(config: Any) -> Any:
                 "data.md",
                 "tasks.md",
                 "functions.md",
+                "agents.md",
                 "serving.md",
                 "people/index.md",
                 "gallery.md",

@@ -20,6 +20,7 @@ from expound.models.generation.completions import CompletionsModel
 from expound.models.generation.conversation import find_parts
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.server import CompletionsServer
+from readme_blocks import ROOT, run
 
 SPECIAL = ["<|turn|>", "<|end|>", "<|part|>", "[CALL]", "[ARGS]", "[/CALL]"]
 START = "{% for m in messages %}"
@@ -251,6 +252,13 @@ def test_thoughts_of_a_generated_answer_are_units_and_its_tokens_stay():
         expound.attribute(model, {"messages": [ASK], "response": " yes"}, "occlusion", unit="thought")
     with pytest.raises(ExpoundError, match="has no tool call: 'yes'"):
         expound.attribute(model, {"messages": [ASK], "response": "yes"}, "occlusion", "tool_call")
+
+
+def test_the_page_on_agents_runs(tmp_path):
+    model = chatting(DROPS_THOUGHTS)
+    model.model.float().save_pretrained(tmp_path / "my-chat-model")
+    model.tokenizer.save_pretrained(tmp_path / "my-chat-model")
+    run(ROOT / "docs" / "agents.md", tmp_path)
 
 
 def test_calls_in_a_text_are_json_with_a_name_and_arguments():

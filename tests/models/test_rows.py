@@ -243,6 +243,18 @@ CHAT_SHAPES = {
     "tools of a prompt": ({"prompt": ASK, "tools": TOOLS}, "give 'messages' instead"),
     "tools that are not read": ({"messages": QUESTION, "tools": TOOLS, "response": " a"}, "does not read 'tools'"),
     "tools as text": ({"messages": QUESTION, "tools": "find", "response": " a"}, "expected tools as a list"),
+    "calls that are none": (
+        {"messages": [*QUESTION, {"role": "assistant", "tool_calls": 3}]},
+        "expected tool_calls as",
+    ),
+    "a call of nothing": (
+        {"messages": [*QUESTION, {"role": "assistant", "tool_calls": [{}]}]},
+        "expected tool_calls as",
+    ),
+    "calls that are not written": (
+        {"messages": [*QUESTION, {"role": "assistant", "content": "", "tool_calls": [{"name": "find"}]}]},
+        "leaves out tool calls: give the answer's text",
+    ),
     "a column option": (pd.DataFrame({"prompt": [ASK]}), "text_column names a column of texts"),
 }
 

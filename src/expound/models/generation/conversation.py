@@ -56,7 +56,7 @@ def name_message(messages: Sequence[Mapping[str, Any]], place: int) -> tuple[str
 def list_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the tool calls of a message. Raises ExpoundError for another form of them."""
     calls = message.get("tool_calls") or []
-    for call in calls:
+    for call in calls if isinstance(calls, Sequence) else [calls]:
         if not isinstance(call, Mapping) or not isinstance(get_function(call).get("name"), str):
             raise ExpoundError(
                 f"expected tool_calls as a list of {{'function': {{'name': …, 'arguments': …}}}}, got {call!r:.80}"
