@@ -15,7 +15,7 @@ def aml_table_4(study: Study) -> None:
     """AML, Table 4: without a term of the loss.
 
     Xinv: without inverse masking; Xpred: without preservation of the prediction. The other weights are searched, as for
-    all (small scale: aml-weights.yaml).
+    all (small scale: aml-weights).
     """
     setup = aml.Setup(study)
     if study.is_small:
