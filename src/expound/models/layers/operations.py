@@ -107,6 +107,10 @@ class OperationRules(TorchFunctionMode):
             result = self._separate_constant(func, name, args, kwargs, result)
         if name == "__setitem__":
             return self._mark(args[0], Origin())
+        has_graph = torch.is_grad_enabled() and any(x.requires_grad for x in list_tensors(args))
+        if has_graph and isinstance(result, Tensor) and not result.requires_grad:
+            # Such as a mask that is brought to the type of hidden states: it does not depend on their values.
+            return result
         return self._mark(result, join_origins(name, origins), name)
 
     def _run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
