@@ -12,6 +12,7 @@ import families
 from expound.errors import ExpoundError
 from expound.explainers.assumptions import require_finite
 from expound.models import Batch
+from sweep.own_models import FAMILIES
 from sweep.references import MASK, NoReference, Reference
 from sweep.tiny_models import build
 
@@ -177,7 +178,8 @@ def compute_expected(
         return reference.occlude(places, explainer.perturbation)
     if method in ATTENTION and reference.decoder is None:
         return reference.by_attention(method).detach()[places]
-    if method in HELD and reference.head == "SequenceClassification":
+    # Of other architectures the reference would have to know more functions.
+    if method in HELD and reference.head == "SequenceClassification" and model.config.model_type in FAMILIES:
         return reference.hold_factors(places, HELD[method])
     if method in COMPLETE:
         check_sum(model, batch, reference, row, target)

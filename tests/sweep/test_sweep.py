@@ -63,7 +63,7 @@ def test_models_of_ones_own_are_exact_or_refused(change, model_type):
         warnings.simplefilter("ignore")
         findings = sweep_model(model_type, "SequenceClassification", change=CHANGES[change])
     assert [each for each in findings if each.state not in ("exact", "refused")] == []
-    # Gradients and removal need no knowledge of a model; compiled models are refused as a whole.
+    # Gradients, linear rules and removal need no knowledge of a model; compiled models are refused as a whole.
     by_method = {each.method: each for each in findings}
-    for method in ("input_x_gradient", "occlusion", "occlusion/remove"):
+    for method in ("input_x_gradient", "occlusion", "occlusion/remove", "cp_lrp", "decompx_linear"):
         assert (by_method[method].state == "exact") == (change != "compiled"), by_method[method]
