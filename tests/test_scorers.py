@@ -11,7 +11,8 @@ from inspect_ai import Task  # noqa: E402
 from inspect_ai.dataset import MemoryDataset, Sample  # noqa: E402
 from inspect_ai.model import ModelOutput, ModelUsage, get_model  # noqa: E402
 
-from expound.scorers import citation_use  # noqa: E402
+from expound.metrics import explanation_consistency as measure_consistency  # noqa: E402
+from expound.scorers import citation_use, explanation_consistency  # noqa: E402
 from readme_blocks import ROOT, blocks, small_chat_model  # noqa: E402
 
 SOURCES = [
@@ -94,3 +95,16 @@ def test_the_page_evaluates_a_local_model(tmp_path, monkeypatch):
     (log,) = names["logs"]
     assert log.status == "success", log.error
     assert log.samples[0].scores["citation_use"].metadata["cited"] == []
+
+
+def test_consistency_of_reasons_is_that_of_the_metric(tmp_path):
+    model = chatting()
+    answers = ["two women . It is dull .", "two women", " "]
+    scorer = explanation_consistency(model, "occlusion", unit="word")
+    log = evaluate(tmp_path, scorer, {}, answers)
+    assert log.status == "success", log.error
+    found = {sample.id: sample.scores["explanation_consistency"].value for sample in log.samples}
+    row = {"messages": [{"role": "user", "content": QUESTION}], "response": answers[0]}
+    assert found[1] == pytest.approx(measure_consistency(model, [row], "occlusion")[0])
+    assert found[2] != found[2]
+    assert found[3] != found[3]

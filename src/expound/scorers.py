@@ -1,4 +1,7 @@
-"""A scorer for Inspect (`inspect_ai`): do answers use the sources that they cite? Needs the extra `inspect`."""
+"""Scorers for Inspect (`inspect_ai`): do answers use the sources that they cite, and what their reasons use?
+
+They need the extra `inspect`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, mean, 
 from inspect_ai.solver import TaskState
 from sklearn.metrics import roc_auc_score
 
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
+from expound.metrics.self_consistency import ReasonFinder, find_reason
+from expound.metrics.self_consistency import explanation_consistency as measure_consistency
 from expound.models.explained import ExplainedModel
 from expound.models.loading.load import load
 from expound.reports.tables.leaderboard import bootstrap_intervals, draw_resamples
@@ -69,6 +75,44 @@ def citation_use(
             return Score.unscored(reason="undefined", answer=answer, explanation=message, metadata=facts)
         is_cited = [number in cited for number in range(len(effects))]
         return Score(value=float(roc_auc_score(is_cited, effects)), answer=answer, metadata=facts)
+
+    return score
+
+
+@scorer(metrics=[mean(), interval()])
+def explanation_consistency(
+    model: ExplainedModel | str,
+    method: str = "shapley_sampling",
+    unit: UnitName = "sentence",
+    find_parts: ReasonFinder = find_reason,
+) -> Scorer:
+    """Return a scorer: do the answer and the reason that is given for it use the same parts of the prompt? (CC-SHAP)
+
+    The score is that of `expound.metrics.explanation_consistency`, from −1 to 1: self-consistency, not faithfulness. A
+    sample is left unscored if its answer has no reason.
+
+    Args:
+        model: the language model that answers, see `citation_use`.
+        method: the id of a method.
+        unit: the units of the prompt.
+        find_parts: finds answer and reason in a completion; default: the first sentence, and all others.
+    """
+    explained = load(model, task="generation")
+    limiter = CapacityLimiter(1)
+
+    def measure(prompt: Any, answer: str) -> float:
+        if not answer.strip():
+            return float("nan")
+        row = {"prompt": prompt} if isinstance(prompt, str) else {"messages": prompt}
+        row |= {"response": answer, "literal": True}
+        return float(measure_consistency(explained, [row], method, unit=unit, find_parts=find_parts)[0])
+
+    async def score(state: TaskState, target: Target) -> Score:
+        answer = state.output.completion
+        value = await anyio.to_thread.run_sync(measure, _get_prompt(explained, state), answer, limiter=limiter)
+        if np.isnan(value):
+            return Score.unscored(reason="undefined", answer=answer, explanation="the answer has no reason")
+        return Score(value=value, answer=answer)
 
     return score
 

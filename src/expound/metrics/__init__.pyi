@@ -43,5 +43,6 @@ from .registry import metric as metric
 from .registry import preset as preset
 from .robustness import model_consistency as model_consistency
 from .segments import SegmentAuc as SegmentAuc
+from .self_consistency import explanation_consistency as explanation_consistency
 from .sensitivity import input_consistency as input_consistency
 from .sensitivity import max_sensitivity as max_sensitivity
