@@ -12,12 +12,12 @@ import torch
 import expound
 import families
 from completions_server import serve
-from expound import ExpoundError
+from expound import Explanations, ExpoundError
 from expound.cli import main
 from expound.explainers import resample_thoughts
 from expound.explainers.resampling import find_answer, measure_divergence
 from expound.models.generation.completions import CompletionsModel
-from expound.models.generation.conversation import find_parts
+from expound.models.generation.conversation import find_parts, name_message
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.server import CompletionsServer
 from readme_blocks import ROOT, run
@@ -261,6 +261,29 @@ def test_the_page_on_agents_runs(tmp_path):
     run(ROOT / "docs" / "agents.md", tmp_path)
 
 
+def test_results_are_named_by_their_calls_and_messages_sum_up_their_tokens(tmp_path):
+    two = {"role": "assistant", "tool_calls": [call("find", {}), call("read", {}, "b2")]}
+    bare = {"role": "tool", "content": "a"}
+    names = [name for _, name in (name_message([ASK, two, bare, bare], place) for place in range(4))]
+    assert names == ["user", "assistant", "tool result: find", "tool result: read"]
+    assert name_message([two, bare | {"tool_call_id": "b2"}], 1) == ("tool_result", "tool result: read")
+    assert name_message([two, bare | {"name": "open"}], 1) == ("tool_result", "tool result: open")
+    assert name_message([ASK, bare], 1) == ("tool_result", "tool result")
+    model = chatting(DROPS_THOUGHTS)
+    asked = {"role": "user", "content": "{memo}\n\nis it small ?"}
+    row = {"messages": [FIRST, EARLIER, asked], "sources": {"memo": "a town"}, "response": " yes", "unit": "message"}
+    (direct,) = expound.attribute(model, row, "input_x_gradient", "response", unit="message")
+    (tokens,) = expound.attribute(model, row, "input_x_gradient", "response", unit="token")
+    assert direct.unit_texts == ("user", "assistant", "memo", "user 2")
+    np.testing.assert_allclose(tokens.aggregate("message").scores, direct.scores, atol=1e-6)
+    margin = (direct.scores[0, 2] - direct.scores[0, 3]) / direct.target.value[1]
+    assert direct.margins() == {"memo": pytest.approx(margin, rel=1e-5)}
+    with pytest.raises(ExpoundError, match="explain a chat with unit='message'"):
+        tokens.margins()
+    (found,) = expound.attribute(model, {"messages": [*TALK, LAST]}, "random", "tool_call", unit="message")
+    assert Explanations.load(Explanations([found]).save(tmp_path))[0] == found
+
+
 def test_calls_in_a_text_are_json_with_a_name_and_arguments():
     text = (
         'so {"x": 1} <think>{"name": "no", "arguments": 1}</think> {"name": "send", "parameters": {"to": ["a", {}]}} {'
@@ -332,6 +355,11 @@ def test_resampling_compares_the_answers_of_continuations_from_each_sentence_on(
         total = 12 + len(names)
         divergence = sum((one[n] + 1) / total * np.log((one[n] + 1) / (other[n] + 1)) for n in names)
         assert item.scores[0, number] == pytest.approx(divergence, abs=1e-6)
+    with serve(model) as served:
+        remote = CompletionsModel(CompletionsServer(served.address, "tiny"), model.tokenizer, 2000)
+        # This server takes the likeliest token every time.
+        item = resample_thoughts(remote, messages, n_samples=3, max_new_tokens=4)
+    assert [sum(counts.values()) for counts in item.metadata["answers"]] == [3, 3, 3]
     assert measure_divergence(Counter(a=3), Counter(a=3)) == 0
     assert [find_answer(f"so </think> {text}", r"(\d+)\b") for text in ("it is 3 or 12 .", "no")] == ["12", ""]
     with pytest.raises(ExpoundError, match="shows no thought"):
