@@ -209,6 +209,16 @@ def make_logits(log_probability):
     return torch.stack([log_probability, rest, rest], 1) + 5.0
 
 
+def test_a_tokenizer_without_a_mask_token_has_a_stated_replacement(caplog):
+    model = small("gpt2")
+    TrainingModule(model, [ComprehensivenessLoss(make_explainer(model))])
+    assert f"replaces words by {model.processing_class.convert_ids_to_tokens(model.mask_id)!r}" in caplog.text
+    caplog.clear()
+    TrainingModule(model, [ComprehensivenessLoss(make_explainer(model), perturbation="zero")])
+    TrainingModule(shared("bert"), [ComprehensivenessLoss(make_explainer(shared("bert")))])
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(("kind", "needed"), [(ComprehensivenessLoss, -1.0), (SufficiencyLoss, 0.1)])
 def test_the_margin_is_inactive_exactly_when_it_is_met(kind, needed):
     model = shared("bert")

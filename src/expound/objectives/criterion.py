@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -13,10 +14,12 @@ from torch import Tensor
 from expound.errors import ExpoundError
 from expound.explainers import Explainer, SinglePass
 from expound.explainers.attention.weights import AttentionAll
+from expound.models import ExplainedModel
 from expound.models.hugging_face import Reference
 from expound.objectives.attribution_objective import AttributionObjective
 from expound.objectives.base import TrainingStep
 
+logger = logging.getLogger(__name__)
 ATTENTION = AttentionAll()
 Replacement = Literal["mask", "pad", "zero", "mixture"]
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -93,6 +96,13 @@ class ErasureCriterion(Criterion):
             raise ExpoundError(f"the temperature of a soft choice is above 0, got {self.temperature}")
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise ExpoundError(f"expected fractions above 0 and up to 1, as 0.2 for 20 %, got {self.fractions}")
+
+    def prepare(self, model: ExplainedModel) -> Self:
+        """Return the criterion, and say which token replaces words if the tokenizer has no mask token."""
+        if self.perturbation == "mask" and getattr(model.processing_class, "mask_token_id", None) is None:
+            token = model.processing_class.convert_ids_to_tokens(model.mask_id)
+            logger.warning("the tokenizer has no mask token: %s replaces words by %r", self.name, token)
+        return self
 
     @abstractmethod
     def keep_positions(self, top: Tensor) -> Tensor:
