@@ -296,6 +296,9 @@ def test_calls_in_a_text_are_json_with_a_name_and_arguments():
         ("tool_arguments", '{"to": ["a", {}]}'),
     ]
     assert find_parts("no {call} here") == ()
+    # Keys in any order and form, also where an argument is called like one of the call's own.
+    text = '{"arguments": {"name": "x"} , "n\\u0061me" : "f" }'
+    assert [text[part.start : part.end] for part in find_parts(text)] == [text, "f", '{"name": "x"}']
 
 
 def test_the_command_prints_effects_and_the_margin_also_of_a_server(tmp_path, monkeypatch, capsys):

@@ -23,8 +23,7 @@ ALTERED = "\ue002"
 """A private-use character, which no text contains, in place of a part whose characters are looked for."""
 # The opening mark is missing where the chat template itself writes it, at the end of the prompt.
 THOUGHT = re.compile(r"\s*(?:<think>)?\s*(.*?)\s*</think>\s*", re.DOTALL)
-CALL_NAME = re.compile(r'"name"\s*:\s*"')
-CALL_ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')
+BEFORE_KEY, BEFORE_VALUE = re.compile(r'[\s{,]*(?=")'), re.compile(r"\s*:\s*")
 
 
 class Call(NamedTuple):
@@ -206,15 +205,25 @@ def find_parts(text: str) -> tuple[Part, ...]:
         if extent is None:
             place = text.find("{", place + 1)
             continue
-        name, arguments = CALL_NAME.search(text, *extent), CALL_ARGUMENTS.search(text, *extent)
-        assert name is not None
-        assert arguments is not None
-        _, end = json.JSONDecoder().raw_decode(text, arguments.end())
+        members = _find_members(text, place)
+        start, end = members["name"]
         parts.append(Part("tool_call", *extent))
-        parts.append(Part("tool_name", name.end(), text.index('"', name.end())))
-        parts.append(Part("tool_arguments", arguments.end(), end))
+        parts.append(Part("tool_name", start + 1, end - 1))
+        parts.append(Part("tool_arguments", *members.get("arguments", members.get("parameters", extent))))
         place = text.find("{", extent[1])
     return tuple(parts)
+
+
+def _find_members(text: str, start: int) -> dict[str, Extent]:
+    """Return the characters of the values of the JSON object that begins here, by their keys."""
+    members, decoder = dict[str, Extent](), json.JSONDecoder()
+    while (before := BEFORE_KEY.match(text, start)) is not None:
+        key, place = decoder.raw_decode(text, before.end())
+        colon = BEFORE_VALUE.match(text, place)
+        assert colon is not None
+        _, start = decoder.raw_decode(text, colon.end())
+        members[key] = (colon.end(), start)
+    return members
 
 
 def _is_call(value: Any) -> bool:
