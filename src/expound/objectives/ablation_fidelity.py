@@ -82,7 +82,7 @@ class AblationFidelity(AttributionObjective):
 
     @property
     def learned(self) -> nn.Module | None:
-        """The memory of predictions and the explainer's parameters, or the one of both that is used; else None."""
+        """The explainer, if it has parameters, and the memory of predictions, if there is one; None without both."""
         explainer = self.explainer if isinstance(self.explainer, nn.Module) else None
         if not self.lifetime:
             return explainer

@@ -32,7 +32,7 @@ class MarkedJson(DividedFile):
     share: float = MAJORITY
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
-        """Return the marked examples, divided by their first texts."""
+        """Return the column types, and the marked examples, each after its first text, which decides its split."""
         examples = type(self).parse(parse_json(read_text(path), self.path), self.path)
         if not examples:
             raise ExpoundError(f"{path} is empty: it has no examples")

@@ -51,7 +51,7 @@ class SoftMasking(nn.Module):
             self.embedding.copy_(model.embedding(torch.tensor(model.mask_id, device=model.device)))
 
     def reference(self, model: ExplainedModel, batch: Batch, drawn: Tensor) -> Tensor | None:
-        """Return the vectors m [B, L, d], the word embeddings themselves outside content; None for the mode `omit`.
+        """Return what masked positions get, m [B, L, d]; word embeddings outside content; None for the mode `omit`.
 
         Args:
             model: the explained model.

@@ -33,7 +33,7 @@ class Summands(NamedTuple):
 
 
 def metric_summands(values: Floats, examples: NDArray[np.int64] | None = None) -> Summands:
-    """Return the summands of the mean of an example-wise metric [N] over the examples for which it is defined."""
+    """Return `Summands` whose figure is the mean of `values` [N], one per example, over the finite ones."""
     defined = np.isfinite(values)
     if examples is None:
         examples = np.arange(len(values))
