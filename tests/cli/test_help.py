@@ -40,7 +40,7 @@ def test_help_has_an_example_and_cuts_no_option(command, monkeypatch, capsys):
 def test_options_stand_in_groups(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     groups = {
-        "explain": ["Arguments", "Model and data", "Method", "Output", "Machine"],
+        "explain": ["Arguments", "Model and data", "Generated text", "Method", "Output", "Machine"],
         # A temperature is a parameter of the recipe here, and of the generated text in `explain`.
         "train ivra": ["Model and data", "Recipe", "Parts of the recipe", "Training", "Output", "Machine"],
     }
@@ -49,7 +49,7 @@ def test_options_stand_in_groups(monkeypatch, capsys):
             get_command(app)([*command.split(), "--help"])
         text = capsys.readouterr().out
         assert [line.strip("╭─╮ ") for line in text.splitlines() if line.startswith("╭─")] == expected
-        panel = "Recipe" if command == "train ivra" else "Model and data"
+        panel = "Recipe" if command == "train ivra" else "Generated text"
         assert "--temperature" in text.partition(f"╭─ {panel} ─")[2].partition("╰─")[0]
 
 

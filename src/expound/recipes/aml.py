@@ -247,9 +247,13 @@ def aml(
         str | None,
         "Encoder that learns to mask. Default: the explained model, if it is an encoder.",
     ] = None,
-    preservation_weight: Annotated[float | None, "λ_p; with --trials, the λ that are not given are searched."] = None,
-    sparsity_weight: Annotated[float | None, "λ_a. Default without a search: 0.1, the others 0.5."] = None,
-    inverse_weight: Annotated[float | None, "λ_inv."] = None,
+    preservation_weight: Annotated[
+        float | None, "λ_p, weight of the prediction on the kept words. With --trials, weights not given are searched."
+    ] = None,
+    sparsity_weight: Annotated[
+        float | None, "λ_a, weight of the share of kept words. Default without a search: 0.1, the others 0.5."
+    ] = None,
+    inverse_weight: Annotated[float | None, "λ_inv, weight of the prediction on the words left out."] = None,
     trials: Annotated[
         int | None, "Search the weights first, in this number of trials (the paper's: 30). Default: no search."
     ] = None,

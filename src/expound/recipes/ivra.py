@@ -166,7 +166,7 @@ def ivra(
         "comprehensiveness?margin=1, sufficiency?form=kl, consistency?distance=l1, simulatability?outer_divergence.",
     ] = "comprehensiveness",
     normalizer: Annotated[
-        Norm, "NORM; in the paper softmax is best for comprehensiveness, sparsemax for the others."
+        Norm, "Normalization (NORM); in the paper softmax is best for comprehensiveness, sparsemax for the others."
     ] = "softmax",
     mix: Annotated[
         Mix | None,
@@ -187,8 +187,8 @@ def ivra(
     ] = 1.0,
     perturbation: Annotated[
         Replacement,
-        "What replaces the words that a criterion takes away in training; a mixture leaves the model no single sign to"
-        " lose its prediction at.",
+        "What replaces the words that a criterion takes away in training; with a mixture, no single sign tells the"
+        " model that words are missing.",
     ] = "mask",
     student: Annotated[
         str | None,

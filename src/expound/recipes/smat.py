@@ -135,8 +135,8 @@ def smat(
     --model is the start of the student: pretrained, and never the teacher itself; both have the same tokenizer. The
     teacher's predictions replace the labels. Explanations help students that see a hundred examples; that learned ones
     help more than plain attention is not shown, and a thousand examples take over an hour on a CPU. The folder contains
-    the student, teacher_explainer and student_explainer; evaluate the former with `expound compare --methods
-    parameterized_attention:FOLDER/teacher_explainer`.
+    the student, teacher_explainer and student_explainer; evaluate teacher_explainer with `expound compare
+    --methods parameterized_attention:FOLDER/teacher_explainer`.
 
     Example: expound train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/smat

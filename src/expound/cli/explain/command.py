@@ -68,33 +68,26 @@ def explain(
     template: options.Template = None,
     labels: options.Labels = None,
     task: options.Task = None,
-    prompt: Annotated[Path | None, typer.Option(help="Generation: a file with the prompt.")] = None,
+    prompt: Annotated[Path | None, typer.Option(help="A file with the prompt.")] = None,
     messages: Annotated[
         Path | None,
-        typer.Option(help="Generation: a JSON file with a list of messages or {messages, sources, response}."),
+        typer.Option(help="A JSON file with a list of messages or {messages, sources, response}."),
     ] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Generation: a file, or NAME=FILE, inserted at {sources} or {NAME} of the prompt; repeatable."
-        ),
+        typer.Option(help="A file, or NAME=FILE, inserted at {sources} or {NAME} of the prompt; repeatable."),
     ] = None,
-    response: Annotated[
-        str | None, typer.Option(help="Generation: the response to explain. Default: the model's own.")
-    ] = None,
+    response: Annotated[str | None, typer.Option(help="The response to explain. Default: the model's own.")] = None,
     raw_prompt: Annotated[
         bool,
         typer.Option(
             "--raw-prompt",
-            help="Generation: read the prompt as it is. Default: as one user message, if the tokenizer has a chat "
-            "template.",
+            help="Read the prompt as it is. Default: as one user message, if the tokenizer has a chat template.",
         ),
     ] = False,
     unit: options.Unit = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Generation: maximum length of the response.")] = 64,
-    temperature: Annotated[
-        float, typer.Option(min=0.0, help="Generation: 0 is greedy decoding, higher values sample.")
-    ] = 0.0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of the response.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy decoding, higher values sample.")] = 0.0,
     attribute_target: Annotated[
         bool, typer.Option("--attribute-target", help="Generation: also score the response's own earlier tokens.")
     ] = False,

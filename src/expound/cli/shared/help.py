@@ -13,8 +13,11 @@ WIDEST_CHOICES = 12
 GROUPS = {
     "Model and data": (
         "model", "data", "pair", "split", "train_split", "dev_split", "limit", "text_column", "text_pair_column",
-        "label_column", "rationale_column", "task", "template", "labels", "prompt", "messages", "source", "response",
-        "raw_prompt", "max_new_tokens", "temperature", "max_length", "allow_incomplete_weights", "processing_class",
+        "label_column", "rationale_column", "task", "template", "labels", "max_length", "allow_incomplete_weights",
+        "processing_class",
+    ),
+    "Generated text": (
+        "prompt", "messages", "source", "response", "raw_prompt", "max_new_tokens", "temperature", "attribute_target",
     ),
     "Method": (),
     "Recipe": (),
