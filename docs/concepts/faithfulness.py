@@ -21,7 +21,7 @@ expound.compare(model, test.select(range(40)), methods, metrics)
 # method is faithful only to the degree that it beats this row by more than the intervals.
 #
 # Other metrics ask the same in other ways: how early the prediction flips (`decision_flip`), or whether sums of
-# scores predict the answer for random subsets of the input (`lds`).
+# scores predict the model's output for random subsets of the input (`lds`).
 #
 # ## When it misleads
 # - **Texts with holes are unusual.** A model that never saw any may react to the hole, not to the missing word. The

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Teach a student
 #
-# A good explanation helps a second model, the student, to predict what the explained model, the teacher, answers.
-# `smat` trains the student on the teacher's answers and explanations. At the same time it trains the teacher's
+# A good explanation helps a second model, the student, to predict what the explained model, the teacher, predicts.
+# `smat` trains the student on the teacher's predictions and explanations. At the same time it trains the teacher's
 # attention explainer so that the student learns more (Learning to Scaffold, Fernandes et al. 2022).
 # %%
 import expound

@@ -2,8 +2,8 @@
 # # Masks for any model
 #
 # `aml` trains a second model, the masking model (Attributive Masking Learning, Barkan et al. 2024). It reads a text and
-# the explained model's answer, and predicts in one pass how much the answer needs each word. The explained model is not
-# changed, so that this also works for a prompted chat model.
+# the explained model's prediction, and estimates in one pass how much the prediction needs each word. The explained
+# model is not changed, so that this also works for a prompted chat model.
 # %%
 import expound
 

@@ -2,7 +2,7 @@
 # # Robustness
 #
 # Three questions: does the answer stay the same when a name or a number is swapped? Does the explanation stay the same
-# when the answer does? Do two models that differ only in their random seed have similar explanations?
+# when the prediction does? Do two models that differ only in their random seed have similar explanations?
 # %%
 import expound
 

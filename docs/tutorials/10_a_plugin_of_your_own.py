@@ -88,7 +88,7 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 
 # %%
 (package / "src/my_methods/attention_slope.py").write_text('''
-"""Attention slope: how much the answer depends on the last layer's attention to a position."""
+"""Attention slope: how much the prediction depends on the last layer's attention to a position."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -99,7 +99,7 @@ from expound.models import Capture
 
 @dataclass(frozen=True)
 class AttentionSlope(OutputExplainer, SinglePass):
-    """Attention times its gradient, mean over heads, at the position where the answer is read. Signed."""
+    """Attention times its gradient, mean over heads, at the position where the prediction is read. Signed."""
 
     card: ClassVar = MethodCard(
         name="attention_slope", family="attention", signed=True, differentiable=True, cost="F + B",
