@@ -127,7 +127,7 @@ class Exchange:
         return tuple(compress(self.names, self.is_source))
 
     def select_texts(self, unit: str) -> list[int]:
-        """Return the numbers of the visible texts that have units of this size; `source`: of all without any source."""
+        """Return the indices of the visible texts with such units; of all texts for `source` if there is no source."""
         if unit == "source" and not any(self.is_source):
             return list(range(len(self.names)))
         if unit in ("source", "tool_result", "thought"):

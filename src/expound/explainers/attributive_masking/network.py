@@ -63,7 +63,7 @@ class MaskingNetwork(nn.Module):
 
         Args:
             retokenized: the batch in the masking model's tokens, from `retokenize`.
-            answer: y [B, C], the explained model's answer.
+            answer: y [B, C], the explained model's prediction.
         """
         own = retokenized.own
         # The last column is the prediction's own state.

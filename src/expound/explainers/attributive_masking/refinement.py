@@ -31,7 +31,7 @@ def refine_maps(masking: MaskingNetwork, model: ExplainedModel, batch: Batch, an
         masking: the masking model with its refinement.
         model: the explained model.
         batch: B examples.
-        answer: y [B, C], the explained model's answer.
+        answer: y [B, C], the explained model's prediction.
         target: [B] the explained classes.
     """
     metric = load_metric(masking.refinement.metric or masking.settings.metric)
@@ -83,7 +83,7 @@ def trajectory(masking: MaskingNetwork, model: ExplainedModel, batch: Batch, ans
         masking: the masking model with its refinement, whose `batch_size` and `metric` are not used; not changed.
         model: the explained model.
         batch: B examples, which are all refined side by side.
-        answer: y [B, C], the explained model's answer.
+        answer: y [B, C], the explained model's prediction.
     """
     examples = _RefinementBatch(masking, model, batch, masking.retokenize(model, batch), answer)
     refinement, copies = masking.refinement, examples.copies()

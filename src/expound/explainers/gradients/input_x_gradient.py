@@ -28,7 +28,7 @@ class InputXGradient(DimensionwiseExplainer, EmbeddingGradient):
     )  # fmt: skip
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point]:
-        """Yield the input, in its own direction."""
+        """Yield one point: the gradient is taken at the embeddings, and multiplied by them."""
         embeddings = model.embed(batch)
         yield Point(embeddings, embeddings)
 

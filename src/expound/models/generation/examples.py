@@ -166,7 +166,7 @@ def encode(model: GeneratingModel, rows: Sequence[Mapping[str, Any]], device: st
 def _encode_row(
     model: GeneratingModel, row: Mapping[str, Any], number: int
 ) -> tuple[TemplateEncoding, Alignment, Exchange]:
-    """Return an example's tokens, its visible texts aligned with them, and both texts."""
+    """Return an example's tokens, its visible texts aligned with them, and its prompt with the response."""
     prompt = parse_prompt(row, model.tokenizer)
     tokens, texts = _fit_prompt(model, prompt, UNLIMITED, number)
     response = _encode_response(model, prompt, tokens, texts, row["response"], number)

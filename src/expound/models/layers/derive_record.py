@@ -196,7 +196,7 @@ def _is_output_added(trail: Trail, whole: Tensor, before: Tensor) -> bool:
 
 
 def _guess_factors(whole: Tensor, part: Tensor) -> list[float]:
-    """Return the factors by which the whole could be a multiple of a part: 1, and that with the least squares."""
+    """Return the possible factors c with whole ≈ c · part + rest: 1, and the one that fits best by least squares."""
     # 1 comes first, since a part that is smaller than the rounding of the sum tells no factor. One near 0 is no part.
     factor = float((whole.double() * part).sum() / part.double().square().sum())
     return [1.0, factor] if abs(factor) > CLOSE else [1.0]

@@ -103,7 +103,7 @@ def _run_distinct(
 def _run_rows(
     model: HuggingFaceModel, inputs: PerturbedInputs, rows: Tensor, perturbation: RemovalMethod, shares_beginnings: bool
 ) -> list[Tensor]:
-    """Return the logits of these inputs, longest first; texts share their beginnings if that saves much.
+    """Return the logits of the inputs at `rows`, from long to short; texts share beginnings if that saves much.
 
     Raises:
         ExpoundError: a server is asked for inputs that token ids do not describe.

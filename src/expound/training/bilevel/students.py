@@ -269,7 +269,7 @@ def _compute_head_logits(teacher: ExplainedModel, method: Explainer, batch: Batc
 
 
 def _compute_explanations(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
-    """Return the explanation of the teacher's own answer [B, 1, L], a distribution over positions."""
+    """Return the explanation of the teacher's own prediction [B, 1, L], a distribution over positions."""
     return normalize_scores(
         method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended
     )[:, None]

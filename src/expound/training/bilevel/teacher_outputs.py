@@ -142,7 +142,7 @@ def compare_form(task: Task, predicted: Array) -> Array:
 
 
 def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
-    """Return the data for a student: labels are the teacher's answers, people's labels become the column `gold`.
+    """Return the data for a student: labels are the teacher's predictions, people's labels become the column `gold`.
 
     Labels are numbered as the teacher's outputs, and examples get a column `row`. Rationales are left out.
 
