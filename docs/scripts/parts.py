@@ -276,7 +276,7 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
                 "signed": YES[card.signed],
                 "differentiable": YES[card.differentiable],
                 "a score is": card.describe_scores() or "–",
-                "cost": card.cost,
+                "cost (F forward, B backward passes)": card.cost,
                 "source": card.paper or "–",
             }
             for name, card in method_cards.items()

@@ -14,7 +14,10 @@ SHOWN = 5
 NAMED = 4
 """Number of methods that are named as the best of a column."""
 TABLE = re.compile(r"(?:^\*\*(?P<caption>[^*\n]+)\*\*\n\n)?(?P<rows>(?:^\|.*\n)+)", re.MULTILINE)
-INTERVALS = "Means; brackets hold 95 % intervals. Bold: the best, or not distinguishable from the best."
+INTERVALS = (
+    "Means; brackets hold 95 % intervals. Bold: the best, or not distinguishable from the best. †: differs "
+    "significantly from the table's reference, which the linked section names."
+)
 SHORT = {"Comp": "Comprehensiveness", "Suff": "Sufficiency", "LO": "Log-odds"}
 """Full names of metrics, by their names in tables of papers."""
 METRICS = {

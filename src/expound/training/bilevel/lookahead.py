@@ -44,7 +44,7 @@ class Student(nn.Module):
         return result
 
     def loss(self, batch: Batch, teacher_explanation: Tensor | None = None) -> Tensor:
-        """Compute L_student = L_sim + β·KL(e_T ‖ e_S) (eq. 3), a mean over the batch.
+        """Return the batch's mean of L_sim + β · KL(e_T ‖ e_S) (eq. 3): the loss, and the distance of the explanations.
 
         `teacher_explanation` is e_T [B, L]; without it the loss is L_sim.
         """
