@@ -299,6 +299,10 @@ def test_calls_in_a_text_are_json_with_a_name_and_arguments():
     # Keys in any order and form, also where an argument is called like one of the call's own.
     text = '{"arguments": {"name": "x"} , "n\\u0061me" : "f" }'
     assert [text[part.start : part.end] for part in find_parts(text)] == [text, "f", '{"name": "x"}']
+    # Long runs and deep values take no long time, and raise nothing.
+    assert [part.kind for part in find_parts(" " * 200_000 + "a </think>" + " " * 200_000)] == ["thought", "answer"]
+    assert find_parts(" " * 200_000) == find_parts('{"name": ' * 2_000) == ()
+    assert [part.kind for part in find_parts(" </think> yes")] == ["answer"]
 
 
 def test_the_command_prints_effects_and_the_margin_also_of_a_server(tmp_path, monkeypatch, capsys):
@@ -334,7 +338,7 @@ def test_resampling_compares_the_answers_of_continuations_from_each_sentence_on(
     with torch.no_grad():
         model.model.lm_head.weight.mul_(0.2)
         model.model.lm_head.weight[end] = model.model.lm_head.weight.mean(0)
-    messages, settings = {"messages": [ASK], "response": text}, {"n_samples": 12, "max_new_tokens": 200}
+    messages, settings = {"messages": [ASK], "response": text}, {"n_samples": 12, "max_new_tokens": 100}
     item = resample_thoughts(model, messages, pattern=".", seed=3, **settings)
     assert item.unit_texts == ("a town .", "It may be small .")
     prompt = model.tokenizer.apply_chat_template([ASK], tokenize=False, add_generation_prompt=True)
@@ -344,7 +348,7 @@ def test_resampling_compares_the_answers_of_continuations_from_each_sentence_on(
         given = torch.tensor([model.tokenizer(whole)["input_ids"]] * 12)
         torch.manual_seed(3 + 12 * number)
         drawn = model.model.generate(given, attention_mask=torch.ones_like(given), do_sample=True, top_k=0,
-                                     max_new_tokens=200, pad_token_id=model.pad_id)  # fmt: skip
+                                     max_new_tokens=100, pad_token_id=model.pad_id)  # fmt: skip
         expected.append(Counter())
         for row in drawn[:, given.shape[1] :].tolist():
             kept = row[: row.index(eos)] if eos in row else row
@@ -352,7 +356,7 @@ def test_resampling_compares_the_answers_of_continuations_from_each_sentence_on(
             shown = model.tokenizer.decode(answer, skip_special_tokens=True).strip().replace("\n", "")
             expected[-1][shown[-1:]] += 1
     assert [Counter(counts) for counts in item.metadata["answers"]] == expected
-    assert len(expected[0]) > 2
+    assert max(map(len, expected)) > 2
     for number, (one, other) in enumerate(pairwise(expected)):
         names = {*one, *other}
         total = 12 + len(names)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
 
+from expound.data.alignment import trim_span
 from expound.errors import ExpoundError
 from expound.reports.records import Extent, Part
 
@@ -21,8 +22,7 @@ THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 RESULT_ROLES = ("tool", "ipython", "function")
 ALTERED = "\ue002"
 """A private-use character, which no text contains, in place of a part whose characters are looked for."""
-# The opening mark is missing where the chat template itself writes it, at the end of the prompt.
-THOUGHT = re.compile(r"\s*(?:<think>)?\s*(.*?)\s*</think>\s*", re.DOTALL)
+OPEN, CLOSE = "<think>", "</think>"
 BEFORE_KEY, BEFORE_VALUE = re.compile(r'[\s{,]*(?=")'), re.compile(r"\s*:\s*")
 
 
@@ -67,6 +67,29 @@ def get_function(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the name and the arguments of a tool call."""
     function: Mapping[str, Any] = call.get("function") or call
     return function
+
+
+class Thought(NamedTuple):
+    """The characters [start, end) of a thought at the beginning of a text, and where the `answer` after it begins."""
+
+    start: int
+    end: int
+    answer: int
+
+
+def find_thought(text: str) -> Thought | None:
+    """Return the thought that `</think>` ends, None without it; it may be empty.
+
+    The opening mark is missing where the chat template itself writes it, at the end of the prompt.
+    """
+    close = text.find(CLOSE)
+    if close < 0:
+        return None
+    start, _ = trim_span(text, 0, close)
+    if text.startswith(OPEN, start):
+        start += len(OPEN)
+    after = close + len(CLOSE)
+    return Thought(*trim_span(text, start, close), after + len(text[after:]) - len(text[after:].lstrip()))
 
 
 def find_thought_field(message: Mapping[str, Any]) -> str | None:
@@ -122,7 +145,8 @@ def _find_json(text: str, place: int, accept: Callable[[Any], bool]) -> Extent |
         return None
     try:
         value, end = json.JSONDecoder().raw_decode(text, start)
-    except ValueError:
+    # Values may be nested too deeply.
+    except (ValueError, RecursionError):
         return None
     return (start, end) if accept(value) else None
 
@@ -193,11 +217,11 @@ def render_answer(
 def find_parts(text: str) -> tuple[Part, ...]:
     """Return the thoughts of a response (`<think>…</think>`), the answer after them, and its tool calls as JSON."""
     parts, start = list[Part](), 0
-    thought = THOUGHT.match(text)
+    thought = find_thought(text)
     if thought is not None:
-        start = thought.end()
-        if thought[1]:
-            parts.append(Part("thought", *thought.span(1)))
+        start = thought.answer
+        if thought.start < thought.end:
+            parts.append(Part("thought", thought.start, thought.end))
         parts.append(Part("answer", start, len(text)))
     place = text.find("{", start)
     while place >= 0:

@@ -13,8 +13,8 @@ from expound.data.unit_names import CONVERSATION_UNITS
 from expound.errors import ExpoundError, unknown
 from expound.models.encoding.template import Template
 from expound.models.generation.conversation import (
-    THOUGHT,
     find_call,
+    find_thought,
     find_thought_field,
     get_function,
     list_calls,
@@ -104,13 +104,12 @@ class _Placeholders:
         """Return a block's text between sources: its placeholder if the block is visible, else the text."""
         if not block.visible:
             return text
-        thought = THOUGHT.match(text) if block.kind == "assistant" else None
+        thought = find_thought(text) if block.kind == "assistant" else None
         if thought is None:
             return self.insert(block.name, text, block.kind)
-        start, end = thought.span(1)
-        inserted = self.insert("thought", thought[1], "thought")
-        answer = self.insert(block.name, text[thought.end() :], block.kind)
-        return text[:start] + inserted + text[end : thought.end()] + answer
+        inserted = self.insert("thought", text[thought.start : thought.end], "thought")
+        answer = self.insert(block.name, text[thought.answer :], block.kind)
+        return text[: thought.start] + inserted + text[thought.end : thought.answer] + answer
 
     def fill(self, text: str) -> str:
         """Return the text with the visible texts in place of their placeholders."""
