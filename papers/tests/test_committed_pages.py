@@ -92,18 +92,21 @@ def test_marked_rows_were_trained_like_the_row_they_differ_from(page):
             layout, against = lay_out_table(found, title), part.significance and part.significance.against
             if not against or part.rows != ["recipe"] or text.count(f"**{part.caption or title}**") != 1:
                 continue
-            settings = {}
+            settings, seeds = {}, {}
             for (row, column), lines in layout.lines.items():
                 line = next(iter(lines.values()))
                 place = Place(line["training"], line["model"], line["seed"])
                 cell = found.study.recipes[row[0]].cells.get(place)
                 settings[row[0], column] = cell and read_settings(configs[cell.key])
+                seeds[row[0], column] = set(lines)
             lines = text.split(f"**{part.caption or title}**\n\n", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
             for line in lines:
                 name, *cells = line.strip("|").split(" | ")
                 for cell, column in zip(cells, layout.columns, strict=True):
                     if "†" in cell:
                         assert settings[strip_marks(name), column] == settings[against, column], (title, line)
+                        # Tests pair the runs of a seed.
+                        assert seeds[strip_marks(name), column] & seeds[against, column], (title, line)
 
 
 def read_settings(config):

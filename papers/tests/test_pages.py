@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -70,19 +71,30 @@ ATT comes to {{one:second | slow / ATT | A-C | center}}, of {{one:second | slow 
 
 @pytest.fixture
 def study_folder(tmp_path):
+    return make_study_folder(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Such a folder with its results, for tests that only read them."""
+    folder = make_study_folder(tmp_path_factory.mktemp("finished"))
+    return SimpleNamespace(folder=folder, results=results_of(folder))
+
+
+def make_study_folder(folder):
     """The folder of a study in which two of three recipes have runs, with made-up figures in the files of real runs."""
     rows = [{"text": f"film number {i}", "label": "ab"[i % 2]} for i in range(8)]
-    (tmp_path / "films.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "study.py").write_text(STUDY.replace("FOLDER", str(tmp_path)))
-    (tmp_path / "part.md").write_text(PART)
-    found, store = load_study(tmp_path / "study.py"), Store(tmp_path / "runs")
+    (folder / "films.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "study.py").write_text(STUDY.replace("FOLDER", str(folder)))
+    (folder / "part.md").write_text(PART)
+    found, store = load_study(folder / "study.py"), Store(folder / "runs")
     draw = np.random.default_rng(0)
     for run in found.runs:
         if run.recipe != "later":
             with store.workspace(run.cell) as space:
                 write_figures(space.output, run, draw)
                 write_record(space.output, run.cell, 1, seconds=2.0, cpu_seconds=1.0)
-    return tmp_path
+    return folder
 
 
 def write_figures(folder, run, draw):
@@ -116,8 +128,10 @@ def write_figures(folder, run, draw):
 
 
 def results_of(folder, runs="runs"):
-    study, store = load_study(folder / "study.py"), Store(folder / runs)
-    return {"one": collect_results(load_study(folder / "study.py", recorded=store.read_sources(study.name)), store)}
+    store = Store(folder / runs)
+    study = load_study(folder / "study.py", recorded=store.read_sources("study-small"))
+    assert study.name == "study-small"
+    return {"one": collect_results(study, store)}
 
 
 def make_page(folder, text=PART, runs="runs"):
@@ -125,8 +139,14 @@ def make_page(folder, text=PART, runs="runs"):
     return fill_page(read_page_part(folder / "part.md"), results_of(folder, runs))
 
 
-def test_a_page_says_what_its_tables_say_and_what_is_not_run(study_folder):
-    text, (results,) = make_page(study_folder), results_of(study_folder).values()
+def fill_text(finished, text=PART):
+    """The page of a text from results that were read before."""
+    (finished.folder / "part.md").write_text(text)
+    return fill_page(read_page_part(finished.folder / "part.md"), finished.results)
+
+
+def test_a_page_says_what_its_tables_say_and_what_is_not_run(finished):
+    text, (results,) = fill_text(finished), finished.results.values()
     table = make_study_table(results, "first")
     assert table.rows == ["slow", "fast"]
     gain = table.center[1, 0] - table.center[0, 0]
@@ -143,7 +163,7 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(study_folder):
     assert "| judged on | films 8, films 8 (some methods 5) |" in text
     assert "| finished | 18 of 27 runs; 18 s of one core |" in text
     assert "| seeds | 0, 1, 2 |" in text
-    assert make_page(study_folder) == text
+    assert make_page(finished.folder) == text
 
 
 @pytest.mark.parametrize(
@@ -159,9 +179,9 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(study_folder):
         ("---\n", "", "is no page part"),
     ],
 )  # fmt: skip
-def test_what_no_run_said_is_an_error_with_its_line(study_folder, old, new, message):
+def test_what_no_run_said_is_an_error_with_its_line(finished, old, new, message):
     with pytest.raises(ExpoundError, match=message):
-        make_page(study_folder, PART.replace(old, new))
+        fill_text(finished, PART.replace(old, new))
 
 
 def test_a_difference_of_rows_that_were_trained_otherwise_is_refused(study_folder):
@@ -184,21 +204,21 @@ def test_a_difference_of_rows_that_were_trained_otherwise_is_refused(study_folde
     assert "; rate 1, " in text
 
 
-def test_differences_have_a_spread(study_folder):
-    (results,) = results_of(study_folder).values()
+def test_differences_have_a_spread(finished):
+    (results,) = finished.results.values()
     frame = results.figures.query("metric == 'accuracy' and judgement == 'all'")
     pairs = 100 * frame.pivot(index="seed", columns="recipe", values="value").eval("fast - slow")
-    text = make_page(study_folder, PART.replace("| accuracy | wins}}", "| accuracy | spread}}"))
+    text = fill_text(finished, PART.replace("| accuracy | wins}}", "| accuracy | spread}}"))
     assert f"+{pairs.mean():.1f} ± {pairs.std():.1f} seeds" in text
     assert re.search(r"ATT comes to 0\.\d{3}, of", text)
-    everything = make_page(study_folder, PART.replace("{{one:second}}", "{{one}}"))
+    everything = fill_text(finished, PART.replace("{{one:second}}", "{{one}}"))
     assert len(re.findall("^Mean and standard deviation over seeds", everything, re.MULTILINE)) == 3
 
 
-def test_differences_in_a_sorted_table_are_of_the_named_rows(study_folder):
+def test_differences_in_a_sorted_table_are_of_the_named_rows(finished):
     centers = "{{one:sorted | ATT | A-C | center}} {{one:sorted | IxG | A-C | center}}"
     part = f"---\ntitle: T\nstudies: {{one: study.py}}\n---\n{centers} {{{{one:sorted | ATT minus IxG | A-C}}}}"
-    att, other, difference = make_page(study_folder, part).split("\n")[-1].replace("−", "-").split()
+    att, other, difference = fill_text(finished, part).split("\n")[-1].replace("−", "-").split()
     assert float(difference) == pytest.approx(float(att) - float(other), abs=0.002)
     assert float(difference)
 
@@ -221,11 +241,9 @@ studies: {one: study.py}
 """
 
 
-def test_verdicts_on_claims_are_computed_from_their_intervals(study_folder):
-    lines = {
-        line.split(" | ")[0].strip("| "): line for line in make_page(study_folder, CLAIMS).split("\n") if "|" in line
-    }
-    (results,) = results_of(study_folder).values()
+def test_verdicts_on_claims_are_computed_from_their_intervals(finished):
+    lines = {line.split(" | ")[0].strip("| "): line for line in fill_text(finished, CLAIMS).split("\n") if "|" in line}
+    (results,) = finished.results.values()
     by_seed = results.figures.query("metric == 'accuracy' and judgement == 'all'")
     pairs = 100 * by_seed.pivot(index="seed", columns="recipe", values="value").eval("fast - slow").to_numpy()
     rights = []
@@ -260,9 +278,9 @@ def test_verdicts_on_claims_are_computed_from_their_intervals(study_folder):
         ("| not tested |", "| reproduced |", r"part.md:14: a claim without a condition has the verdict 'not tested'"),
     ],
 )
-def test_verdicts_that_were_typed_are_refused(study_folder, old, new, message):
+def test_verdicts_that_were_typed_are_refused(finished, old, new, message):
     with pytest.raises(ExpoundError, match=message):
-        make_page(study_folder, CLAIMS.replace(old, new))
+        fill_text(finished, CLAIMS.replace(old, new))
 
 
 def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(study_folder):
