@@ -193,7 +193,7 @@ def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, d
     recipe = expound.recipe("er_constrained", preset="paper", explainer=guide)
     constrained = recipe.objectives[1]
     assert isinstance(constrained, Constraint)
-    assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
+    assert (constrained.bound, constrained.dev_bound, constrained.multiplier_learning_rate) == (bound, dev_bound, climb)
     assert constrained.weight == 1.0
     assert constrained.is_feasible(1.0999 * dev_bound)
     assert not constrained.is_feasible(1.1001 * dev_bound)
