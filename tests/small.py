@@ -34,9 +34,9 @@ FEW = {
 }
 
 
-def make_explainer(method):
+def make_explainer(method, **params):
     """The explainer with settings that are small enough for tests."""
-    return explainer(method, **FEW.get(method, {}))
+    return explainer(method, **FEW.get(method, {}) | params)
 
 
 def small(family, head="SequenceClassification", dtype=torch.float64, **changes):

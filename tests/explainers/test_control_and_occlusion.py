@@ -171,7 +171,7 @@ def test_units_and_spread(words, unit_name):
 
 
 def test_unknown_unit_is_refused():
-    with pytest.raises(ExpoundError, match="token, word"):
+    with pytest.raises(ExpoundError, match="token, tool_result, word"):
         number_units(make_batch([[0, 1]]), "letter")
 
 

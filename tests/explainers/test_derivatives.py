@@ -85,11 +85,10 @@ def test_directional_derivative_where_norms_are_in_float32(family, method):
 
 
 @pytest.mark.parametrize("method", DIFFERENTIABLE)
-@pytest.mark.parametrize("target", ["attention.self.value.weight", "classifier.weight"])
-def test_gradcheck_and_gradgradcheck(method, target):
+def test_gradcheck_and_gradgradcheck(method):
     model = make_tiny_model()
     batch = model.encode(["a film", "great acting"])
-    name, weight = next((n, w) for n, w in model.model.named_parameters() if n.endswith(target))
+    name, weight = next((n, w) for n, w in model.model.named_parameters() if n.endswith("attention.self.value.weight"))
     module, _, attribute = name.rpartition(".")
     owner = model.model.get_submodule(module)
 
@@ -103,13 +102,16 @@ def test_gradcheck_and_gradgradcheck(method, target):
             owner.register_parameter(attribute, weight)
 
     value = weight.detach().clone().requires_grad_()
-    if torch.autograd.grad(loss(value), value, allow_unused=True)[0] is not None:
-        assert torch.autograd.gradcheck(loss, value, atol=1e-6)
-        assert torch.autograd.gradgradcheck(loss, value, atol=1e-5)
-    else:
-        assert target == "classifier.weight"
-        known = EXPLAINERS[method].card.family == "attention" or method == "alti"
-        assert known, "only attention and what is made of it do not know the classifier"
+    assert torch.autograd.gradcheck(loss, value, atol=1e-6)
+    assert torch.autograd.gradgradcheck(loss, value, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", DIFFERENTIABLE)
+def test_only_attention_and_what_is_made_of_it_do_not_know_the_classifier(method):
+    model = make_tiny_model()
+    scores = make_explainer(method).attribute(model, model.encode(["a film", "great acting"]), torch.tensor([0, 1]))
+    (slope,) = torch.autograd.grad(loss_of(scores), model.model.classifier.weight, allow_unused=True)
+    assert slope is not None or EXPLAINERS[method].card.family == "attention" or method == "alti"
 
 
 @pytest.mark.parametrize("method", DIFFERENTIABLE)

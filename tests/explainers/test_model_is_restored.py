@@ -85,10 +85,12 @@ def test_model_is_restored_after_attribute_and_model_calls(family):
 def test_model_is_restored_after_a_failed_perturbed_pass(family, perturbation):
     model = simulate_use(small(family))
     batch = model.encode(uneven(family))
+    keep = torch.zeros((1, *batch.content.shape), dtype=torch.bool)
+    model.predict_perturbed(batch, ~keep, perturbation)  # a model is checked once, in passes of its own
     hook = add_failing_hook(model, 1)
     before = snapshot(model)
-    with pytest.raises(RuntimeError, match="broke"), model.cache_perturbed():
-        model.predict_perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), perturbation)
+    with pytest.raises((RuntimeError, ExpoundError), match="broke"), model.cache_perturbed():
+        model.predict_perturbed(batch, keep, perturbation)
     assert snapshot(model) == before
     hook.remove()
 
@@ -142,9 +144,8 @@ def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention
     assert found.abs().sum() > 0
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_model_is_restored_after_explaining_spans(family):
-    model = simulate_use(small(family, "QuestionAnswering"))
+def test_model_is_restored_after_explaining_spans():
+    model = simulate_use(small("bert", "QuestionAnswering"))
     before = snapshot(model)
     for method in METHODS:
         attribute(model, PAIRS, method)

@@ -61,7 +61,7 @@ def complete_methods():
     return found
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert", "roberta"])
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_units_rest_and_bias_sum_to_the_output_of_every_complete_method(family, complete_methods):
     model = ExplainedModel(families.tiny(family, dtype=torch.float64), families.processor(family))
     seen = 0

@@ -31,8 +31,8 @@ QUICK = [
 ]
 FEWER = {"integrated_gradients": {"n_steps": 4}, "smooth_grad": {"n_samples": 3}, "gradient_shap": {"n_samples": 3}}
 FEWER |= {name: {"n_samples": 40} for name in ("lime", "kernel_shap")}
-FEWER["spex"] = {"unit": "sentence"}
-FEWER |= {name: {"beam": 2, "max_units": 12} for name, kind in METRICS.items() if issubclass(kind, Naopc)}
+FEWER |= {"spex": {"unit": "sentence"}, "solvex": {"unit": "sentence", "beam": 2}}
+FEWER |= {name: {"beam": 1, "max_units": 11} for name, kind in METRICS.items() if issubclass(kind, Naopc)}
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -83,7 +83,7 @@ class TestOtherNativeExplainers(NoSideEffectsContract):
     def explainer(self, name, model, request):
         if name == "llm_ranking":
             return expound.explainer(name, ranker=str(request.getfixturevalue("ranker")))
-        return LEARNED[name](model) if name in LEARNED else make_explainer(name)
+        return LEARNED[name](model) if name in LEARNED else make_explainer(name, **FEWER.get(name, {}))
 
 
 @dataclass(frozen=True)
