@@ -122,6 +122,7 @@ def on_config(config: Any) -> Any:
                 "tasks.md",
                 "functions.md",
                 "agents.md",
+                "long_prompts.md",
                 "serving.md",
                 "people/index.md",
                 "gallery.md",
