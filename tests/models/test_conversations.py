@@ -254,6 +254,17 @@ def test_thoughts_of_a_generated_answer_are_units_and_its_tokens_stay():
         expound.attribute(model, {"messages": [ASK], "response": "yes"}, "occlusion", "tool_call")
 
 
+def test_conversations_of_a_file_are_those_of_its_rows(tmp_path):
+    model, rows = chatting(DROPS_THOUGHTS), [{"messages": [*TALK, LAST]}, {"messages": [ASK], "response": "yes"}]
+    file = tmp_path / "chats.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    found = expound.attribute(model, str(file), "random", "response", unit="message")
+    assert list(found) == list(expound.attribute(model, rows, "random", "response", unit="message"))
+    file.write_text(json.dumps({"messages": [ASK | {"image": "a.png"}]}), encoding="utf-8")
+    with pytest.raises(ExpoundError, match="expected messages as a list of"):
+        expound.attribute(model, str(file), "random")
+
+
 def test_the_page_on_agents_runs(tmp_path):
     model = chatting(DROPS_THOUGHTS)
     model.model.float().save_pretrained(tmp_path / "my-chat-model")

@@ -18,6 +18,8 @@ EXCHANGE = (
 """`completion` is the name of the response in TRL; tools and arguments of the chat template are JSON in tables."""
 
 
+MESSAGE = ("name", "tool_call_id", "tool_calls", "reasoning_content", "reasoning", "thinking")
+"""Keys that a message may have besides its role and its content; tool calls are JSON in tables."""
 ANSWERS = ("answer", "output", "generated_text", "chosen", "reply", "assistant", "target")
 """Names of columns that probably hold the response."""
 
@@ -58,26 +60,34 @@ def make_exchange_table(records: Records) -> Table:
         ExpoundError: a record with neither or both of a prompt and messages, a malformed value, naming the place, or an
             answer in a column of another name.
     """
-    from datasets import Features
+    from datasets import Features, List, Value
 
-    present: set[str] = set()
+    present, keys = set[str](), set[str]()
     for _, row in records:
         for name, value in row.items():
             if value is not None:
                 present.add(name)
+        for message in row.get("messages") or ():
+            keys.update(key for key in MESSAGE if isinstance(message, dict) and message.get(key))
     types = exchange_features()
+    if keys:
+        types["messages"] = List({key: Value("string") for key in ("role", "content", *sorted(keys))})
     for name in ANSWERS:
         if name in present and not present & {"response", "completion"}:
             raise ExpoundError(f"the column {name!r} is not read: call it 'response' if it holds the response")
     columns = {name: types[name] for name in EXCHANGE if name in present}
-    return Table(Features(columns), Rereadable(partial(_make_rows, records, tuple(columns))))
+    return Table(Features(columns), Rereadable(partial(_make_rows, records, tuple(columns), sorted(keys))))
 
 
-def _make_rows(records: Records, names: tuple[str, ...]) -> Iterator[Row]:
+def _make_rows(records: Records, names: tuple[str, ...], keys: list[str]) -> Iterator[Row]:
     for where, record in records:
         if (record.get("prompt") is None) == (record.get("messages") is None):
             raise ExpoundError(f"{where}: expected either 'prompt' or 'messages'; it has: {', '.join(record)}")
-        yield {name: _PARSERS[name](record.get(name), name, where) for name in names}
+        row = {name: _PARSERS[name](record.get(name), name, where) for name in names}
+        for message in row.get("messages") or ():
+            # All messages of a table have the same keys.
+            message.update(dict.fromkeys(key for key in keys if key not in message))
+        yield row
 
 
 def _parse_text(value: Any, name: str, where: str) -> str | None:
@@ -95,12 +105,15 @@ def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
         return None
     parsed = []
     for message in messages:
-        match message:
-            case {"role": str(role), "content": str(content), **more} if not any(more.values()):
-                parsed.append({"role": role, "content": content})
-            case _:
-                expected = f"{name} as a list of {{'role': …, 'content': …}} without other keys"
-                raise ExpoundError(f"{where}: expected {expected}, got {message!r:.80}")
+        row = {key: value for key, value in message.items() if value} if isinstance(message, dict) else {}
+        content = message.get("content") if row else None
+        # A message that only calls tools has no content.
+        has_content = isinstance(content, str) or (content is None and "tool_calls" in row)
+        if not isinstance(row.get("role"), str) or not has_content or set(row) - {"role", "content", *MESSAGE}:
+            expected = f"{name} as a list of {{'role': …, 'content': …}}, other keys are {', '.join(MESSAGE)}"
+            raise ExpoundError(f"{where}: expected {expected}, got {message!r:.80}")
+        row = {key: _parse_json(value, name, where) for key, value in row.items()}
+        parsed.append(row | {"content": content})
     return parsed
 
 

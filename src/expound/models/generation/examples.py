@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,7 +56,10 @@ def prompt_to_row(example: Any) -> dict[str, Any]:
     if "completion" in row:
         _read_completion(row)
     messages = row.get("messages")
-    if "response" in row or not isinstance(messages, Sequence) or not messages:
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+        return row
+    row["messages"] = messages = [_read_message(message) for message in messages]
+    if "response" in row:
         return row
     last = messages[-1]
     if not isinstance(last, Mapping) or last.get("role") != "assistant":
@@ -67,6 +72,17 @@ def prompt_to_row(example: Any) -> dict[str, Any]:
 def show_units(row: Mapping[str, Any], unit: Any) -> Mapping[str, Any]:
     """Return the row with a unit of a conversation, whose texts all become visible; with another unit as it is."""
     return dict(row) | {"unit": unit} if isinstance(unit, str) and unit in CONVERSATION_UNITS else row
+
+
+def _read_message(message: Any) -> Any:
+    """Return a message of a table as chat templates read it: without empty fields, its tool calls from JSON."""
+    if not isinstance(message, Mapping):
+        return message
+    read = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if isinstance(read.get("tool_calls"), str):
+        with suppress(ValueError):
+            read["tool_calls"] = json.loads(read["tool_calls"])
+    return read
 
 
 def _read_completion(row: dict[str, Any]) -> None:
