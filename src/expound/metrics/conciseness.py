@@ -21,7 +21,7 @@ class ImportantTokens(Metric):
     After IvRA, appendix D. Lower is more concise. If all scores are equal, every token is as important as the most
     important one, and the value is 1. `thresholds`: the values of z.
 
-    Example:
+    Examples:
         >>> judge("important_tokens?thresholds=0.25,0.75", "good fine film", [2, 1, 0])  # (2/3 + 1/3) / 2
         0.5
     """

@@ -31,7 +31,7 @@ class Consistency(Metric):
             pairs where all are defined. `pairs`: one ρ over all pairs of the batch, of ‖H̄_i − H̄_j‖₂ and ‖r_i − r_j‖₂,
             H̄ a mean over content too (Atanasova et al. 2020); every example of the batch has this value.
 
-    Example:
+    Examples:
         Distances .4, 0, .3 inside the model, where a word's part of the probability is its state; 1, 0, 2 of scores.
 
         >>> judge("consistency", ["good fine film", "bad fine good"], [3, 2, 1, 2, 2, 3])

@@ -89,7 +89,7 @@ class Plausibility(Metric):
 class RationaleAuc(Plausibility):
     """Area under the ROC curve: chance that a marked unit has a higher score than an unmarked one; ties count ½.
 
-    Example:
+    Examples:
         "good" (3) and "fine" (1) against "film" (2) and "cast" (0): three of four pairs.
 
         >>> judge("rationale_auc", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
@@ -123,7 +123,7 @@ class RationaleAuc(Plausibility):
 class AveragePrecision(Plausibility):
     """Mean precision at the marked units; units of equal score enter together (step-wise, not interpolated).
 
-    Example:
+    Examples:
         Precision 1 at "good" and 2/3 at "fine".
 
         >>> judge("average_precision", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
@@ -154,7 +154,7 @@ class AveragePrecision(Plausibility):
 class Auprc(Plausibility):
     """Area under the precision-recall curve by the trapezoidal rule, as ERASER's scorer computes it.
 
-    Example:
+    Examples:
         ½ · 1 up to "good", then ½ · (½ + 2/3) / 2 to "fine".
 
         >>> judge("auprc", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
@@ -188,7 +188,7 @@ class Auprc(Plausibility):
 class RecallAtK(Plausibility):
     """Share of the G marked units that are among the first G units; ties keep the order of the text.
 
-    Example:
+    Examples:
         Of the first two words, only "good" is marked.
 
         >>> judge("recall_at_k", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
@@ -217,7 +217,7 @@ class RecallAtK(Plausibility):
 class NeedleRank(Plausibility):
     """Rank of the first marked unit in the attribution's order, from 1; tied units share their mean rank.
 
-    Example:
+    Examples:
         "film" comes first, then the marked "fine".
 
         >>> judge("needle_rank", "good film fine cast", [1, 3, 2, 0], rationale=[[0, 4], [10, 14]])
@@ -250,7 +250,7 @@ class TokenF1(Plausibility):
     `k`: number of first units, at most all. `fraction`: the fraction of the units that are the first, rounded up.
     Without both they are as many as were marked, and the value equals `recall_at_k`.
 
-    Example:
+    Examples:
         One of the two first words is marked, and one of the two marked words is first.
 
         >>> judge("token_f1", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])
@@ -300,7 +300,7 @@ class TokenF1(Plausibility):
 class IouF1(TokenF1):
     """F1 of spans: runs of first units that overlap with a run of marked units by at least half of their union.
 
-    Example:
+    Examples:
         "good film" covers the marked "good" by half: precision 1, recall ½.
 
         >>> judge("iou_f1", "good film fine cast", [3, 2, 1, 0], rationale=[[0, 4], [10, 14]])

@@ -20,7 +20,7 @@ class SegmentAuc(RationaleAuc):
 
     NaN if all or no words of it are marked. `segment`: 1 for the first text, 2 for the second.
 
-    Example:
+    Examples:
         Of the first text, the marked "good" (3) is above "film" (2).
 
         >>> judge("segment_auc", "good film", [3, 2, 1, 0], text_pair="fine cast", rationale=[[0, 4]])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from expound.explainers import explainer
 from expound.metrics import metric
 from expound.models import ExplainedModel
 
@@ -67,6 +68,13 @@ def counting_model() -> ExplainedModel:
     )
     config = PretrainedConfig(vocab_size=len(vocabulary), id2label={0: "negative", 1: "positive"}, pad_token_id=0)
     return ExplainedModel(CountingForSequenceClassification(config).eval(), fast)
+
+
+def explain(spec: str, text: str) -> list[float]:
+    """Return a method's scores of a text's words for the prediction of `counting_model`, to three digits."""
+    model = counting_model()
+    batch = model.encode([text])
+    return [round(score, 3) for score in explainer(spec).attribute(model, batch)[batch.content].tolist()]
 
 
 def judge(spec: str, text: str | list[str], scores: list[float], **columns: Any) -> float:

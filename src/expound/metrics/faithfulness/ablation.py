@@ -32,7 +32,7 @@ RANDOM, LEAVE_ONE_OUT = get_args(Ablation)
 class Lds(UnitMetric):
     """Linear datamodeling score: Spearman's ρ between answers on sets of units and the sums of the sets' scores.
 
-    Example:
+    Examples:
         >>> judge("lds", "good fine film", [3, 2, 0])  # the sums order all sets as the probabilities do
         1.0
 
@@ -100,7 +100,7 @@ class TopkDrop(UnitOrderMetric):
 
     `k`: number of units to remove; all units if there are fewer.
 
-    Example:
+    Examples:
         >>> judge("topk_drop?k=1", "good fine film", [2, 1, 0])  # ln .7 − ln .4
         0.56
     """

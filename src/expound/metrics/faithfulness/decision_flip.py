@@ -21,7 +21,7 @@ class DecisionFlip(UnitMetric):
 
     After Serrano and Smith 2019. The decision is always the model's own prediction, whichever target was explained.
 
-    Example:
+    Examples:
         >>> judge("decision_flip", "good fine film", [2, 1, 0])  # .4 without "good", one of three words
         0.333
     """

@@ -18,7 +18,7 @@ class DeletionAuc(UnitOrderMetric):
 
     `n_steps`: the units are deleted in at most this number of steps of nearly equal size.
 
-    Example:
+    Examples:
         >>> judge("deletion_auc", "good fine film", [2, 1, 0])  # (.7 / 2 + .4 + .2 + .2 / 2) / 3
         0.35
     """
@@ -54,7 +54,7 @@ class DeletionAuc(UnitOrderMetric):
 class InsertionAuc(DeletionAuc):
     """Area under the target's probability over the share of inserted units: high if the probability rises early.
 
-    Example:
+    Examples:
         >>> judge("insertion_auc", "good fine film", [2, 1, 0])  # (.2 / 2 + .5 + .7 + .7 / 2) / 3
         0.55
     """

@@ -31,7 +31,7 @@ LOWEST = 1e-12
 class Comprehensiveness(AtBudget):
     """Drop of the probability when the top is removed: p(x) − p(x without the top).
 
-    Example:
+    Examples:
         >>> judge("comprehensiveness?fraction=0.3", "good fine film", [2, 1, 0])  # .7 − .4 without "good"
         0.3
     """
@@ -54,7 +54,7 @@ class Comprehensiveness(AtBudget):
 class Sufficiency(AtBudget):
     """Drop of the probability when only the top is kept: p(x) − p(the top alone).
 
-    Example:
+    Examples:
         >>> judge("sufficiency?fraction=0.3", "good fine film", [2, 1, 0])  # .7 − .5 for "good" alone
         0.2
     """
@@ -76,7 +76,7 @@ class Sufficiency(AtBudget):
 class AopcComprehensiveness(AveragedErasure):
     """Comprehensiveness averaged over several fractions.
 
-    Example:
+    Examples:
         >>> judge("aopc_comprehensiveness?fractions=0.3,0.6", "good fine film", [2, 1, 0])  # (.3 + .5) / 2
         0.4
     """
@@ -98,7 +98,7 @@ class AopcComprehensiveness(AveragedErasure):
 class AopcSufficiency(AveragedErasure):
     """Sufficiency averaged over several fractions.
 
-    Example:
+    Examples:
         >>> judge("aopc_sufficiency?fractions=0.3,0.6", "good fine film", [2, 1, 0])  # (.2 + 0) / 2
         0.1
     """
@@ -131,7 +131,7 @@ class Differences(Erasure):
 class ComprehensivenessMinusSufficiency(Differences, AtBudget):
     """Comprehensiveness minus sufficiency: p(the top alone) − p(x without the top).
 
-    Example:
+    Examples:
         >>> judge("comprehensiveness_minus_sufficiency?fraction=0.3", "good fine film", [2, 1, 0])  # .5 − .4
         0.1
     """
@@ -153,7 +153,7 @@ class ComprehensivenessMinusSufficiency(Differences, AtBudget):
 class AopcComprehensivenessMinusSufficiency(Differences, AveragedErasure):
     """Comprehensiveness minus sufficiency, averaged over several fractions.
 
-    Example:
+    Examples:
         .4 − .1.
 
         >>> judge("aopc_comprehensiveness_minus_sufficiency?fractions=0.3,0.6", "good fine film", [2, 1, 0])
@@ -176,7 +176,7 @@ class AopcComprehensivenessMinusSufficiency(Differences, AveragedErasure):
 class LogOdds(AtBudget):
     """Change of log p when the top is replaced: log p(x without the top) − log p(x) (Shrikumar et al. 2017).
 
-    Example:
+    Examples:
         >>> judge("log_odds?fraction=0.3", "good fine film", [2, 1, 0])  # ln .4 − ln .7
         -0.56
     """

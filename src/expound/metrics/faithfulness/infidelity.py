@@ -23,7 +23,7 @@ class Infidelity(UnitMetric):
     Σ(score · drop) / Σ(score²), so that the scale of a method's scores has no effect; otherwise β is 1. `seed`: with
     the example's content it determines the sets, which are the same for all methods.
 
-    Example:
+    Examples:
         >>> judge("infidelity", "good fine film", [3, 2, 0])  # proportional to the drops .3, .2 and 0
         0.0
     """

@@ -106,7 +106,7 @@ class Naopc(UnitMetric):
 class NaopcComprehensiveness(Naopc):
     """NAOPC with units removed by decreasing score: 1 if no other order makes the probability fall as early.
 
-    Example:
+    Examples:
         >>> judge("naopc_comprehensiveness", "good fine film", [1, 2, 0])  # AOPC .4, of .233 to .433
         0.833
     """
@@ -132,7 +132,7 @@ class NaopcComprehensiveness(Naopc):
 class NaopcSufficiency(Naopc):
     """NAOPC with units removed by increasing score: 0 if no other order keeps the probability as long.
 
-    Example:
+    Examples:
         >>> judge("naopc_sufficiency", "good fine film", [2, 1, 0])  # the best order
         0.0
     """

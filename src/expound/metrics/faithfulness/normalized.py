@@ -25,7 +25,7 @@ EPSILON = 1e-4
 class NormalizedComprehensiveness(AveragedErasure):
     """Share of the drop to the empty text that removing the top causes, averaged over fractions.
 
-    Example:
+    Examples:
         >>> judge("normalized_comprehensiveness?fractions=0.3,0.6", "good fine film", [2, 1, 0])  # (.3 / .5 + 1) / 2
         0.8
     """
@@ -56,7 +56,7 @@ class NormalizedComprehensiveness(AveragedErasure):
 class NormalizedSufficiency(NormalizedComprehensiveness):
     """Share of the possible drop that the top alone prevents; unlike in `sufficiency`, higher is better.
 
-    Example:
+    Examples:
         >>> judge("normalized_sufficiency?fractions=0.3,0.6", "good fine film", [2, 1, 0])  # (1 − .2 / .5 + 1) / 2
         0.8
     """

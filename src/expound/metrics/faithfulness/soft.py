@@ -128,7 +128,7 @@ class SoftErasure(Metric):
 class SoftComprehensiveness(SoftErasure):
     """Distance moved when high scores are zeroed, as a share of the distance when all embeddings are zero.
 
-    Example:
+    Examples:
         >>> judge("soft_comprehensiveness?distance=probability", "good fine", [1, 0])  # (.7 − .4) / (.7 − .2)
         0.6
     """
@@ -153,7 +153,7 @@ class SoftComprehensiveness(SoftErasure):
 class SoftSufficiency(SoftErasure):
     """Share of the largest distance that is avoided when high scores are kept: 1 is best.
 
-    Example:
+    Examples:
         >>> judge("soft_sufficiency?distance=probability", "good fine", [1, 0])  # 1 − (.7 − .5) / (.7 − .2)
         0.6
     """

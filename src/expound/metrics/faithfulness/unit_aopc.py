@@ -19,7 +19,7 @@ class UnitComprehensiveness(UnitOrderMetric):
 
     `k`: the largest number of units, K. The value is NaN for an example without units.
 
-    Example:
+    Examples:
         >>> judge("unit_comprehensiveness?k=2", "good fine film", [2, 1, 0])  # (.3 + .5) / 2
         0.4
     """
@@ -63,7 +63,7 @@ class UnitComprehensiveness(UnitOrderMetric):
 class UnitSufficiency(UnitComprehensiveness):
     """Mean of p(x) − p(the first k units alone) over k = 1 … K, or over all units if there are fewer.
 
-    Example:
+    Examples:
         >>> judge("unit_sufficiency?k=2", "good fine film", [2, 1, 0])  # (.2 + 0) / 2
         0.1
     """
