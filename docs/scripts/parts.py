@@ -45,7 +45,8 @@ KINDS = (
         "methods",
         "Methods",
         "A method gives every word a score for its share in a prediction. `expound methods` prints this list; "
-        "[Choose](../choose.md) helps to pick one.",
+        "[Choose](../choose.md) helps to pick one. In the examples, `explain` of `expound.testing.counting` explains a "
+        "model that adds up, see [Metrics](../metrics/index.md).",
         EXPLAINERS,
     ),
     Kind(
@@ -53,7 +54,7 @@ KINDS = (
         "Metrics",
         "A metric says how good an attribution is. `expound metrics` prints this list; [Choose](../choose.md) helps to "
         "pick one. In the examples, `judge` of `expound.testing.counting` asks a model that adds up: P(positive) is .2, "
-        "and .3 more for each \"good\", .2 more for each \"fine\", .1 less for each \"bad\".",
+        'and .3 more for each "good", .2 more for each "fine", .1 less for each "bad".',
         METRICS,
     ),
     Kind(

@@ -74,7 +74,7 @@ def explain(spec: str, text: str) -> list[float]:
     """Return a method's scores of a text's words for the prediction of `counting_model`, to three digits."""
     model = counting_model()
     batch = model.encode([text])
-    return [round(score, 3) for score in explainer(spec).attribute(model, batch)[batch.content].tolist()]
+    return [round(score, 3) + 0.0 for score in explainer(spec).attribute(model, batch)[batch.content].tolist()]
 
 
 def judge(spec: str, text: str | list[str], scores: list[float], **columns: Any) -> float:

@@ -24,6 +24,10 @@ class KernelShap(CoalitionMethod):
     complement, which reduces the variance (Covert and Lee 2021). The scores always add up to v(all) − v(∅).
 
     Parameters: see `CoalitionMethod`.
+
+    Examples:
+        >>> explain("kernel_shap", "good fine film")  # probabilities add up: the words' parts
+        [0.3, 0.2, 0.0]
     """
 
     card: ClassVar = MethodCard(

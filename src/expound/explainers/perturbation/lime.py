@@ -22,6 +22,10 @@ class Lime(CoalitionMethod):
     Units are present with probability ½; the first sample is the whole input. A sample z has weight exp(−D² / 2w²),
     with D its cosine distance 1 − √(|z| / n) from the whole input (Ribeiro et al. 2016). The intercept has no penalty.
 
+    Examples:
+        >>> explain("lime?n_samples=8&alpha=0", "good fine film")  # probabilities add up: the words' parts
+        [0.3, 0.2, 0.0]
+
     Args:
         kernel_width: the width w of the kernel.
         alpha: weight of the ridge penalty Σ coefficient².

@@ -39,6 +39,10 @@ class Occlusion(OutputExplainer):
 
     Raises:
         ExpoundError: an unknown search, or a budget below 3.
+
+    Examples:
+        >>> explain("occlusion", "good fine film")  # .7 − .4, .7 − .5, .7 − .7
+        [0.3, 0.2, 0.0]
     """
 
     returns_logits: ClassVar[bool] = True

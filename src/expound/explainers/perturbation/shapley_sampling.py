@@ -22,6 +22,10 @@ class ShapleySampling(CoalitionMethod):
     every second order is the reverse of the one before it. The scores always add up to v(all) − v(∅).
 
     Parameters: see `CoalitionMethod`; `n_samples` counts perturbed inputs, and an order takes n − 1 of them.
+
+    Examples:
+        >>> explain("shapley_sampling", "good fine film")  # the same in every order
+        [0.3, 0.2, 0.0]
     """
 
     card: ClassVar = MethodCard(

@@ -35,6 +35,10 @@ class Solvex(Explainer):
     with the drops when single units are removed. If the beam holds all sets, the order is optimal. Differences below a
     millionth count as ties, which the first unit wins.
 
+    Examples:
+        >>> explain("solvex", "good fine film")  # ranks 3, 2, 1, shifted by ½
+        [2.5, 1.5, 0.5]
+
     Args:
         criterion: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`.
         beam: number of orders kept at each length, the best one of each set of units.

@@ -41,6 +41,10 @@ class Spex(OutputExplainer):
     `n_samples`, the values are exact. Otherwise boosted trees are fitted to random sets, and m is computed from their
     largest Fourier coefficients (`shapiq`, from the extra `interactions`).
 
+    Examples:
+        >>> explain("spex", "good fine film")  # no interactions: the words' parts
+        [0.3, 0.2, 0.0]
+
     Args:
         n_samples: perturbed inputs per example, at most; equal inputs are run once.
         unit: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
