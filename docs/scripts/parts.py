@@ -53,8 +53,8 @@ KINDS = (
         "metrics",
         "Metrics",
         "A metric says how good an attribution is. `expound metrics` prints this list; [Choose](../choose.md) helps to "
-        "pick one. In the examples, `judge` of `expound.testing.counting` asks a model that adds up: P(positive) is .2, "
-        'and .3 more for each "good", .2 more for each "fine", .1 less for each "bad".',
+        "pick one. In the examples, `judge` of `expound.testing.counting` asks a model that adds up: P(positive) is "
+        '.2, and .3 more for each "good", .2 more for each "fine", .1 less for each "bad".',
         METRICS,
     ),
     Kind(
