@@ -83,7 +83,7 @@ def _make_rows(records: Records, names: tuple[str, ...], keys: list[str]) -> Ite
     for where, record in records:
         if (record.get("prompt") is None) == (record.get("messages") is None):
             raise ExpoundError(f"{where}: expected either 'prompt' or 'messages'; it has: {', '.join(record)}")
-        row = {name: _PARSERS[name](record.get(name), name, where) for name in names}
+        row: dict[str, Any] = {name: _PARSERS[name](record.get(name), name, where) for name in names}
         for message in row.get("messages") or ():
             # All messages of a table have the same keys.
             message.update(dict.fromkeys(key for key in keys if key not in message))
