@@ -23,7 +23,8 @@ SMALLEST = 1e-3
 LENGTHS, RESPONSE, TARGET, PLACE = (9, 6), 2, 1, 3
 ATTENTION = ("attention_last", "attention_all", "attention_rollout", "generic_attention", "scaled_attention")
 COMPLETE = ("decompx", "decompx_classifier")
-OWN = ("decompx_linear", "value_zeroing", "globenc", "alti", "information_flow", "attn_lrp", "cp_lrp", "gim")
+FOLLOWED = ("value_zeroing", "globenc", "alti", "information_flow", "flash_trace")
+OWN = ("decompx_linear", *FOLLOWED, "attn_lrp", "cp_lrp", "gim")
 HELD = {"cp_lrp": "embeddings", "decompx_linear": "layers"}
 METHODS = {
     "input_x_gradient": {}, "saliency": {}, "integrated_gradients": {"n_steps": 3},

@@ -171,7 +171,9 @@ def is_norm_layer(module: nn.Module) -> bool:
 def _find_form(module: nn.Module) -> tuple[bool, bool] | None:
     """Return the form of a norm, see `_FORMS`; None if the module is no norm of the last dimension."""
     weight: Tensor | None = getattr(module, "weight", None)
-    shape: Sequence[int] = getattr(module, "normalized_shape", ()) if weight is None else weight.shape
+    shape: Sequence[int] = () if weight is None else weight.shape
+    if weight is None and "norm" in type(module).__name__.lower():
+        shape = getattr(module, "normalized_shape", (8,))
     if not isinstance(shape, Sequence) or len(shape) != 1 or any(True for _ in module.children()):
         return None
     # Each family of transformers defines classes of its own (LlamaRMSNorm, CohereLayerNorm, …).
