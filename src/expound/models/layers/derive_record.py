@@ -219,7 +219,7 @@ def _refuse_own_scales(trail: Trail) -> None:
             continue
         for name, weight in module.named_parameters(recurse=False):
             if weight.numel() in (1, trail.input.shape[-1]) and bool((weight == weight.flatten()[0]).all()):
-                raise ExpoundError(f"{path}.{name} may be a scale of its outputs, which training changes")
+                raise ExpoundError(f"{path}.{name}".lstrip(".") + " may be a scale, which training changes")
 
 
 def _find_value(trail: Trail, values: Tensor, point: Tensor) -> tuple[str | None, tuple[int, ...] | None]:
