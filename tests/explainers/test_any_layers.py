@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 import expound
-from explainers.test_any_architecture import Held
 from expound.explainers.decomposition.alti import Alti
 from expound.explainers.decomposition.decompx import DecompX
 from expound.explainers.decomposition.trace import trace_examples
 from expound.models import Capture
 from expound.models.layers.architecture import get_layers, get_module
 from families import replace_rms_norms
+from sweep.held import Held
 from sweep.run_sweep import make_batch
 from sweep.tiny_models import build
 
