@@ -66,7 +66,13 @@ def counting_model() -> ExplainedModel:
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **{f"{name}_token": token for name, token in names.items()}
     )
-    config = PretrainedConfig(vocab_size=len(vocabulary), id2label={0: "negative", 1: "positive"}, pad_token_id=0)
+    config = PretrainedConfig(
+        vocab_size=len(vocabulary),
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        id2label={0: "negative", 1: "positive"},
+        pad_token_id=0,
+    )
     return ExplainedModel(CountingForSequenceClassification(config).eval(), fast)
 
 

@@ -39,6 +39,10 @@ class DeepLift(DimensionwiseExplainer):
     On a fine-tuned MiniLM (16 sentences of SST) a batch takes 5.2 times as long as a forward pass; scores correlate .86
     with integrated gradients of 50 points; with 10 points these take 13 times as long as a forward pass.
 
+    Examples:
+        >>> explain("deep_lift?output=prob&baselines=zero", "good fine film")  # the words' parts
+        [0.3, 0.2, 0.0]
+
     Args:
         baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero`
             (everywhere). Or the token ids of a reference text as long as the example, special tokens included.

@@ -27,6 +27,10 @@ class GradientShap(DimensionwiseExplainer):
     AML. Captum draws from the global random state of NumPy and torch, which is seeded per example and then restored.
     Examples are therefore passed to Captum one at a time.
 
+    Examples:
+        >>> explain("gradient_shap?output=prob&baselines=zero", "good fine film")  # 4 of 5 draws start at zero
+        [0.24, 0.16, 0.0]
+
     Args:
         n_samples: draws per example.
         stdevs: standard deviation of noise added to the input.

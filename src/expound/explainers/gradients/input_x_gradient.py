@@ -16,7 +16,12 @@ from expound.models import Batch, ExplainedModel
 
 @dataclass(frozen=True)
 class InputXGradient(DimensionwiseExplainer, EmbeddingGradient):
-    """Input embedding times the gradient of the target's logit, aggregated over d (Shrikumar et al. 2017)."""
+    """Input embedding times the gradient of the target's logit, aggregated over d (Shrikumar et al. 2017).
+
+    Examples:
+        >>> explain("input_x_gradient?output=prob", "good fine film")  # p adds up: the words' parts
+        [0.3, 0.2, 0.0]
+    """
 
     card: ClassVar = MethodCard(
         name="input_x_gradient", label="Input × gradient", family="gradients", signed=True, differentiable=True,

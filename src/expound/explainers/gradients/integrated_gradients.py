@@ -24,6 +24,10 @@ class IntegratedGradients(DimensionwiseExplainer):
 
     Completeness: the scores of all positions sum to f_c(E) − f_c(b), up to the quadrature error `convergence_delta`.
 
+    Examples:
+        >>> explain("integrated_gradients?baselines=zero", "good fine film")  # sum: ln .7 − ln .2
+        [0.752, 0.501, 0.0]
+
     Args:
         n_steps: quadrature points; `auto`: each example gets as many as it needs to reach `tolerance`, placed where its
             path bends (Simpson's rule on intervals that are halved where their error is large).

@@ -20,6 +20,10 @@ Norm = Literal["l2", "mean_absolute"]
 class Saliency(EmbeddingGradient):
     """Norm of the gradient of the target's logit at each input embedding (Simonyan et al. 2014). Unsigned.
 
+    Examples:
+        >>> explain("saliency", "good fine film")  # ∂ ln p/∂p = 1 / .7, for every word alike
+        [1.429, 1.429, 1.429]
+
     Args:
         norm: `l2`, or `mean_absolute`, the mean of |∂f/∂E| over the embedding's dimensions.
         aggregate: `sum`, `l2` or `abs` over the dimensions, instead of `norm`; sums have a sign, and are zero in

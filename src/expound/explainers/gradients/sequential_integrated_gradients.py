@@ -24,6 +24,10 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
     Completeness holds per position: a score is f_c(E) − f_c(E with b_i for E_i); `convergence_delta` is the largest
     error.
 
+    Examples:
+        >>> explain("sequential_integrated_gradients?output=prob&baselines=zero", "good fine film")  # parts
+        [0.3, 0.2, 0.0]
+
     Args:
         n_steps: Gauss-Legendre points per position (the authors take 50), at tokens · n_steps (F + B); `auto`: the
             exact integral from both its ends, by completeness; for sums only.

@@ -21,6 +21,10 @@ from expound.models import Batch, ExplainedModel
 class SmoothGrad(DimensionwiseExplainer):
     """‖mean over noise of ∂f_c/∂E at E + N(0, σ²)‖ (Smilkov et al. 2017).
 
+    Examples:
+        >>> explain("smooth_grad?output=prob", "good fine film")  # the gradient is 1 everywhere
+        [1.0, 1.0, 1.0]
+
     Args:
         n_samples: noisy copies per example.
         stdevs: σ, as a share of the range of the example's own embeddings.
