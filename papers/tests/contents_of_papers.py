@@ -46,6 +46,7 @@ STUDENTS = [
     "Attention (last layer)",
     "Attention (SMaT)",
 ]
+KEPT = {"IMDB": ", 2 %", "Yelp": ", 10 %"}
 PAPERS = {
     "er-table-2": {
         "paper": "Ferreira et al. 2024, Table 2",
@@ -398,18 +399,15 @@ PAPERS = {
     "regex-table-2": {
         "paper": "Li et al. 2023, Tables 2 and 9",
         "rows": [
-            "FRESH α∇α, Baseline",
-            "FRESH α, Baseline",
-            "FRESH DeepLift, Baseline",
-            "FRESH x∇x, Baseline",
-            "FRESH IG, Baseline",
-            "FRESH α∇α, REGEX",
-            "FRESH α, REGEX",
-            "FRESH DeepLift, REGEX",
-            "FRESH x∇x, REGEX",
-            "FRESH IG, REGEX",
+            f"{source} / {test} / FRESH {explainer}, {support}{KEPT.get(source, '')}"
+            for family in (["SST", "IMDB", "Yelp"], ["AmazDigiMu", "AmazPantry", "AmazInstr"])
+            for source in family
+            for test in family
+            for explainer in ("α∇α", "α", "DeepLift", "x∇x", "IG")
+            for support in ("Baseline", "REGEX")
         ],
-        "seeds": {"FRESH α∇α, REGEX": 5},
+        "seeds": {"FRESH α∇α, REGEX": 5, "FRESH α∇α, REGEX, 2 %": 5},
+        "settings": {"FRESH IG, REGEX, 10 %": {"fraction": 0.1}},
     },
     "regex-table-8": {
         "paper": "Li et al. 2023, Table 8",
