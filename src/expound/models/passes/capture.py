@@ -79,6 +79,16 @@ class AttentionRecord:
         # A slice alone would keep all weights in memory.
         self.attentions.append(weights[:, :, first:].clone() if first else weights)
 
+    def keep_heads(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> None:
+        """Record what a layer's attention computes from; raise PassEnded if no later part of the pass is needed."""
+        self.queries.append(query)
+        self.keys.append(_repeat_heads(key, query))
+        self.values.append(_repeat_heads(value, query))
+        self.scalings.append(scaling)
+        self.masks.append(mask)
+        if self.capture.heads_only and self.calls == self.last:
+            raise PassEnded
+
     def by_name(self) -> dict[str, tuple[Any, ...]]:
         """Return the recorded quantities under their names in `Outputs`."""
         return {
@@ -190,13 +200,7 @@ def _attend(
     if record.zeroed is not None:
         value = value.masked_fill(record.zeroed[:, None, :, None], 0)
     if capture.heads:
-        record.queries.append(query)
-        record.keys.append(_repeat_heads(key, query))
-        record.values.append(_repeat_heads(value, query))
-        record.scalings.append(scaling)
-        record.masks.append(attention_mask)
-        if capture.heads_only and record.calls == record.last:
-            raise PassEnded
+        record.keep_heads(query, key, value, attention_mask, scaling)
     # The fused kernel knows neither soft-capped logits (Gemma) nor attention sinks (GPT-OSS).
     is_plain = softcap is None and s_aux is None and kwargs.get("sinks") is None
     if is_plain and not needs_weights and capture.allows_fused_kernel:
@@ -208,6 +212,14 @@ def _attend(
         raise ExpoundError(f"{type(module).__name__} attends by 'sinks' too: its weights cannot be captured")
     causal = kwargs.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
+    fuses = is_plain and position_bias is None and not torch.is_grad_enabled()
+    if fuses and needs_weights and capture.first_query:
+        record.attentions.append(
+            _compute_last_weights(query, key, attention_mask, causal, scaling, capture.first_query)
+        )
+        with avoid_cudnn_attention(query.device):
+            mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+        return mixed, None
     logits = query @ _repeat_heads(key, query).transpose(-1, -2) * scaling
     if position_bias is not None:
         logits = logits + position_bias
@@ -220,20 +232,29 @@ def _attend(
     return mixed.transpose(1, 2).contiguous(), None
 
 
+def _compute_last_weights(
+    query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scaling: float, first: int
+) -> Tensor:
+    """Return the weights of the queries from `first` on: those of all queries take memory of L² per head."""
+    logits = query[:, :, first:] @ _repeat_heads(key, query).transpose(-1, -2) * scaling
+    last = None if mask is None else mask[:, :, first:]
+    return _compute_weights(logits, last, causal, None, first).to(query.dtype)
+
+
 def _repeat_heads(heads: Tensor, query: Tensor) -> Tensor:
     """Repeat the keys or values of grouped-query attention, so that every query head has its own."""
     repeats = query.shape[1] // heads.shape[1]
     return heads if repeats == 1 else heads.repeat_interleave(repeats, dim=1)
 
 
-def _compute_weights(logits: Tensor, mask: Tensor | None, causal: bool, sinks: Tensor | None) -> Tensor:
-    """Return the softmax of the logits, in float32 at least; masked positions get exactly 0.
+def _compute_weights(logits: Tensor, mask: Tensor | None, causal: bool, sinks: Tensor | None, first: int = 0) -> Tensor:
+    """Return the softmax of the logits of the queries from `first` on, in float32 at least; masked positions get 0.
 
     `sinks` [H]: one logit per head that takes a share of the weight without a position of its own.
     """
     # sdpa_mask omits the mask where the kernel's own `is_causal` flag is enough. A single query sees all keys.
-    if mask is None and causal and logits.shape[2] > 1:
-        mask = logits.new_ones(logits.shape[-2:], dtype=torch.bool).tril()
+    if mask is None and causal and first + logits.shape[2] > 1:
+        mask = logits.new_ones(logits.shape[-2:], dtype=torch.bool).tril(first)
     if mask is not None:
         # Not −∞: a row of padding whose keys are all masked would become NaN.
         lowest = torch.finfo(logits.dtype).min
