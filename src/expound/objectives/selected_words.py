@@ -76,7 +76,7 @@ class SelectedWordsLoss(AttributionObjective):
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the batch, a scalar."""
         if step.model.modality != "text" or step.model.task.is_read_at_positions:
-            raise ExpoundError(f"{self.name} selects words of a text for which a class or a value is predicted")
+            raise ExpoundError(f"{self.name} selects words of a text for which a class or a number is predicted")
         extractor = self.explainer
         # a training loop makes it for the model at the start; without one, this term is that of an untrained extractor
         if isinstance(extractor, UntrainedExplainer):
