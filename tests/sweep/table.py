@@ -15,7 +15,8 @@ NOTE = f"""\
 Number of architectures of transformers {version("transformers")}, tiny and random, on which a method passes; on
 the others it is refused. Gradients, occlusion of texts and attention of one stack are compared with slow
 references of the Hugging Face model alone; `decompx` passes if the contributions of `decompx_classifier` sum to
-the logit; backward rules pass if they explain the whole prediction, and a test compares them on a dozen architectures
+the logit, and a test compares it and `alti` on seven causal architectures with finite differences of a network that
+is held; backward rules pass if they explain the whole prediction, and a test compares them on a dozen architectures
 with finite differences of a network that is held; `deep_lift` refuses models on which its scores do not sum to the
 change of the output. All others, occlusion of images, and attention of encoder-decoders are only compared with
 themselves on the example without padding, which shows that padding changes nothing, not that the scores are

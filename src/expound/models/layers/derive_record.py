@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,7 +29,7 @@ COPY = re.compile(r"\.(modules_to_save\.[^.]+|original_module)(?=\.)")
 """The part of a path that names one of several copies of a head; PEFT resolves paths without it to the copy in use."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """A module's call: its path in the layer, and the first rows [L, ...] of its input and output."""
 
@@ -149,7 +150,8 @@ def _derive_layer(trail: Trail, values: Tensor, mixed: Tensor) -> Layer:
         if reader is None and not _is_output_added(trail, trail.output, middle):
             raise LookupError
         # The residual stream goes on behind the norm, as in a post-norm layer, but the layer ends otherwise.
-        norms = [call for call in trail.calls if is_norm_layer(call.module)]
+        later = [] if reader is None else trail.calls[trail.calls.index(reader) + 1 :]
+        norms = [call for call in later if is_norm_layer(call.module)]
         if reader is not None and any(_is_output_added(trail, call.input, reader.output) for call in norms):
             raise LookupError
         reads_input = (call for call in trail.calls if _is_norm(call.module) and _is_equal(call.input, trail.input))
@@ -178,9 +180,9 @@ def _find_factor(trail: Trail, added: Tensor) -> tuple[float, Tensor, Call | Non
     x = trail.input
     for call in trail.calls:
         if call.input.shape == x.shape and not torch.equal(call.input, x):
-            for factor in _guess_factors(call.input - x, added):
-                if _is_sum(call.input, x, factor * added):
-                    return factor, call.input, call
+            factor = _fit_factor(call.input, x, added)
+            if _is_sum(call.input, x, factor * added):
+                return factor, call.input, call
     # Beside a parallel feed-forward, nothing reads the sum.
     return 1.0, x + added, None
 
@@ -188,18 +190,23 @@ def _find_factor(trail: Trail, added: Tensor) -> tuple[float, Tensor, Call | Non
 def _is_output_added(trail: Trail, whole: Tensor, before: Tensor) -> bool:
     """Return whether a sum is the residual stream before and a multiple of what some part of the layer gives."""
     for call in trail.calls:
-        if call.output.shape == whole.shape == before.shape:
-            for factor in _guess_factors(whole - before, call.output):
-                if _is_sum(whole, before, factor * call.output):
-                    return True
+        has_shape = call.output.shape == whole.shape == before.shape
+        # Beside a huge part, the sum looks like the part.
+        is_other = has_shape and not torch.equal(call.output, whole)
+        if is_other and _is_sum(whole, before, _fit_factor(whole, before, call.output) * call.output):
+            return True
     return False
 
 
-def _guess_factors(whole: Tensor, part: Tensor) -> list[float]:
-    """Return the possible factors c with whole ≈ c · part + rest: 1, and the one that fits best by least squares."""
-    # 1 comes first, since a part that is smaller than the rounding of the sum tells no factor. One near 0 is no part.
-    factor = float((whole.double() * part).sum() / part.double().square().sum())
-    return [1.0, factor] if abs(factor) > CLOSE else [1.0]
+def _fit_factor(whole: Tensor, before: Tensor, part: Tensor) -> float:
+    """Return the factor c with whole ≈ before + c · part by least squares, or 1 if it is that but for rounding."""
+    rest, own = whole.double() - before.double(), part.double()
+    size = float(own.norm())
+    factor = float((rest * own).sum()) / max(size, torch.finfo(torch.float64).tiny) ** 2
+    rounding = max(float((rest - factor * own).norm()), torch.finfo(whole.dtype).eps * float(whole.double().norm()) / 3)
+    # A part that is smaller than the rounding of the sum tells no factor. One near 0 is no part.
+    is_one = abs(factor - 1) * size <= CLOSE * size + 4 * rounding / math.sqrt(own.numel())
+    return 1.0 if is_one or abs(factor) < CLOSE else factor
 
 
 def _is_sum(whole: Tensor, one: Tensor, other: Tensor) -> bool:
