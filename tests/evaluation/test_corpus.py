@@ -132,7 +132,7 @@ def test_every_stored_column_is_documented():
 def test_a_corpus_of_another_version_is_refused(output_folder, tmp_path):
     head = json.loads((output_folder / "corpus.json").read_text())
     (tmp_path / "corpus.json").write_text(json.dumps(head | {"format_version": 1}))
-    with pytest.raises(ExpoundError, match="has version 1, expected 2: explain the corpus again"):
+    with pytest.raises(ExpoundError, match="has version 1, expected 3: explain the corpus again"):
         CorpusParts(tmp_path)
 
 
