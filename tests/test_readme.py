@@ -13,6 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertForToken
 
 import expound
 import families
+import pictures
 from corpora import study
 from expound.data.readers import generated
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
@@ -74,6 +75,14 @@ def test_the_page_on_other_tasks_runs_as_it_stands(tmp_path):
         families.tokenizer("bert").save_pretrained(tmp_path / name)
     run(ROOT / "docs" / "tasks.md", tmp_path)
     assert "loaf" in (tmp_path / "similar.html").read_text(encoding="utf-8")
+
+
+def test_the_page_on_images_runs_as_it_stands(tmp_path):
+    for part in pictures.make_model("llava"):
+        part.save_pretrained(tmp_path / "my-vision-model")
+    pictures.make_picture().save(tmp_path / "square.png")
+    run(ROOT / "docs" / "images.md", tmp_path)
+    assert "r1c2" in (tmp_path / "image.html").read_text(encoding="utf-8")
 
 
 def test_the_page_on_functions_runs_as_it_stands(tmp_path):

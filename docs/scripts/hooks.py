@@ -120,6 +120,7 @@ def on_config(config: Any) -> Any:
                 "report.md",
                 "data.md",
                 "tasks.md",
+                "images.md",
                 "functions.md",
                 "agents.md",
                 "long_prompts.md",

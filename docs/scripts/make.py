@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import blocks
 import notebooks
+
 import pictures
 
 OUTPUT = Path(__file__).parents[2] / ".docs"

@@ -22,7 +22,7 @@ KEYS = (
     *("image", "span", "mask", "choices", "id", "kept", "label_name"),
 )
 """The keys of a row with a text, a pair or an image."""
-EXCHANGE_KEYS = (*EXCHANGE, "foil", "literal", "unit", "prompt_length", "id", "kept")
+EXCHANGE_KEYS = (*EXCHANGE, "image_regions", "image_fill", "foil", "literal", "unit", "prompt_length", "id", "kept")
 """The keys of a row with generated text."""
 LIKELY = dict.fromkeys(ANSWERS, "response") | {"rejected": "foil", "role": "messages", "conversations": "messages"}
 LIKELY |= dict.fromkeys(("text", "instruction", "input", "question", "query"), "prompt")

@@ -12,6 +12,7 @@ from expound.errors import ExpoundError
 from expound.explainers.registry import is_removal_method
 from expound.models import Batch, ExplainedModel
 from expound.models.checks import Probe, find_failure
+from expound.models.hugging_face import REMOVAL_ONLY
 
 if TYPE_CHECKING:
     from expound.explainers.base import Explainer
@@ -41,6 +42,8 @@ INSTEAD = {
 def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) -> None:
     """Raise ExpoundError if the model breaks one of the method's assumptions."""
     require_removal(method, model)
+    if batch.images is not None and not is_removal_method(type(method)) and method.card.family != "control":
+        raise ExpoundError(f"{method.name} is refused for prompts with images: {REMOVAL_ONLY}")
     # Checked now, because later passes run inside hooks of the method, which would see the passes of the check.
     probe = Probe(model, batch)
     find_failure(model, "padding", probe)

@@ -8,20 +8,22 @@ from math import prod
 from typing import Any, NamedTuple, Self
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from expound.data.alignment import Alignment
 from expound.errors import ExpoundError
+from expound.models.regions import Region
 from expound.reports.records import Exchange
 
 PER_POSITION = frozenset(
     {"attended", "content", "word_of", "rationale_mask", "answerable", "response", "unit_of", "readout_mask"}
-    | {"decoder_mask", "input_ids", "attention_mask", "token_type_ids", "position_ids"}
+    | {"decoder_mask", "region_of", "input_ids", "attention_mask", "token_type_ids", "position_ids"}
 )
 """Fields and inputs that have an entry per position."""
 TENSORS = (
     *("attended", "content", "word_of", "rationale_mask", "has_rationale", "labels", "answerable", "response"),
-    *("unit_of", "foil", "readout_mask", "decoder_mask"),
+    *("unit_of", "foil", "readout_mask", "decoder_mask", "region_of"),
 )
 
 
@@ -46,6 +48,9 @@ class Batch:
         exchanges: prompts and responses as text.
         readout_mask: [B, L] bool, the positions at which a head over tokens is read.
         decoder_mask: [B, L] bool, what the decoder of an encoder-decoder reads: its start tokens and the response.
+        images: the images in each prompt.
+        regions: the regions of each prompt's images, which are removed as a whole.
+        region_of: [B, L] long, the index of each position's region in its example, -1 outside images.
     """
 
     inputs: dict[str, Tensor]
@@ -64,6 +69,9 @@ class Batch:
     exchanges: tuple[Exchange, ...] | None = None
     readout_mask: Tensor | None = None
     decoder_mask: Tensor | None = None
+    images: tuple[tuple[Image.Image, ...], ...] | None = None
+    regions: tuple[tuple[Region, ...], ...] | None = None
+    region_of: Tensor | None = None
 
     @classmethod
     def from_ids(
@@ -146,13 +154,11 @@ class Batch:
         """Return the examples at `rows` [K], in that order; a row may occur more than once."""
         index = torch.as_tensor(rows, device=self.device)
         selected, order = self._map_tensors(lambda tensor: tensor[index]), index.tolist()
-        alignments = None
-        if self.alignments is not None:
-            alignments = tuple(self.alignments[row] for row in order)
-        exchanges = None
-        if self.exchanges is not None:
-            exchanges = tuple(self.exchanges[row] for row in order)
-        return replace(selected, alignments=alignments, exchanges=exchanges)
+        lists: dict[str, Any] = {}
+        for name in ("alignments", "exchanges", "images", "regions"):
+            values = getattr(self, name)
+            lists[name] = None if values is None else tuple(values[row] for row in order)
+        return replace(selected, **lists)
 
     def trim_padding(self) -> tuple[Self, slice]:
         """Return the batch without the columns that are padding in every row, and the slice of columns that stayed."""

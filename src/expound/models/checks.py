@@ -243,6 +243,8 @@ def take_example(model: Any, batch: Batch) -> Batch:
     alone = batch.select([int(row)]).trim_padding()[0]
     is_decoder = model.task.is_generated and not model.is_encoder_decoder
     # Without a response the pass says what is missing.
+    if alone.images is not None:
+        return alone
     if is_decoder and alone.response is not None and PER_POSITION.issuperset(alone.inputs):
         end = int(alone.response.sum()) + MOST
         # The positions of the whole text would not be those of its end.
@@ -300,6 +302,8 @@ def check_answers(model: Any, probe: Probe) -> str:
     else:
         said = ids[:, : int(response[0].nonzero()[-1]) + 1]
         arguments = {"input_ids": said[:, :-1]}
+        if alone.images is not None:
+            arguments |= model.process_images(said[:, :-1], alone.images[0])
     count = int(response.sum())
     own = model.generator(**arguments, use_cache=False, return_dict=True).logits[0, -count:].double()
     expected = own.log_softmax(-1).gather(1, said[0, -count:, None])[:, 0]

@@ -22,7 +22,7 @@ from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding
 from expound.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template
 from expound.models.generation.conversation import find_thought_field, list_calls
-from expound.models.generation.prompt import Prompt, number_duplicates, parse_prompt
+from expound.models.generation.prompt import Prompt, number_duplicates
 from expound.models.generation.responses import (
     Response,
     decode_response,
@@ -120,9 +120,9 @@ def respond(
     for number, row in enumerate(rows):
         if "response" not in row:
             longest = model.max_prompt_length(max_new_tokens)
-            prompt, _ = _fit_prompt(model, parse_prompt(row, model.tokenizer), longest, number)
+            prompt, _ = _fit_prompt(model, model.parse_prompt(row), longest, number)
             (ids,) = generate_responses(
-                model.generator,
+                model.make_generator(row, prompt.ids),
                 prompt.ids,
                 model.pad_id,
                 max_new_tokens,
@@ -140,7 +140,7 @@ def respond(
 
 def count_prompt_tokens(model: GeneratingModel, row: Mapping[str, Any]) -> int:
     """Return the number of tokens of a row's whole prompt, however many the model reads."""
-    return len(_fit_prompt(model, parse_prompt(row, model.tokenizer), UNLIMITED, 0)[0].ids)
+    return len(_fit_prompt(model, model.parse_prompt(row), UNLIMITED, 0)[0].ids)
 
 
 def _make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> ExpoundError:
@@ -183,7 +183,7 @@ def _encode_row(
     model: GeneratingModel, row: Mapping[str, Any], number: int
 ) -> tuple[TemplateEncoding, Alignment, Exchange]:
     """Return an example's tokens, its visible texts aligned with them, and its prompt with the response."""
-    prompt = parse_prompt(row, model.tokenizer)
+    prompt = model.parse_prompt(row)
     tokens, texts = _fit_prompt(model, prompt, UNLIMITED, number)
     response = _encode_response(model, prompt, tokens, texts, row["response"], number)
     longest = min(model.max_prompt_length(len(response.ids)), row.get("prompt_length", model.max_length))

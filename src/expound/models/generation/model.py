@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from expound.errors import ExpoundError
 from expound.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
 from expound.models.explained import ExplainedModel
 from expound.models.generation import examples as generation_examples
+from expound.models.generation.prompt import Prompt, parse_prompt
 from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
 from expound.models.outputs import Capture, Outputs
 from expound.models.state import with_lock
@@ -89,6 +90,18 @@ class GeneratingModel(ExplainedModel):
             ExpoundError: a source that is empty or has no place, a response that is no continuation, no tokenizer.
         """
         return generation_examples.encode(self, self.respond(examples), device)
+
+    def parse_prompt(self, row: Mapping[str, Any]) -> Prompt:
+        """Return the prompt of a row, see `parse_prompt` of the module."""
+        return parse_prompt(row, self.tokenizer)
+
+    def make_generator(self, row: Mapping[str, Any], prompt_ids: Sequence[int]) -> Any:
+        """Return an object that generates a response to the row's prompt."""
+        return self.generator
+
+    def process_images(self, ids: Tensor, images: Any) -> dict[str, Any]:
+        """Return the inputs of the model's forward for images; a language model reads none."""
+        return {}
 
     def respond(
         self,

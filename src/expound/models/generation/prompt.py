@@ -62,7 +62,7 @@ class Prompt:
         """
         chosen = list[int]()
         for number, kind in enumerate(self.kinds):
-            if kind == "source" or not (self.is_raw or kind == "tool_call"):
+            if kind == "source" or not (self.is_raw or kind in ("tool_call", "image")):
                 chosen.append(number)
         return chosen
 

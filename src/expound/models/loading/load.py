@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from transformers import (
     AutoImageProcessor,
+    AutoModelForImageTextToText,
+    AutoProcessor,
     AutoTokenizer,
     Pipeline,
     PreTrainedModel,
@@ -17,13 +20,14 @@ from transformers import (
 
 from expound.data.hub import cache_if_unreachable, find_folder
 from expound.data.local import looks_local, require_local_model
-from expound.errors import ExpoundError, unknown
+from expound.errors import ExpoundError, shorten, unknown
 from expound.models.bi_encoder import BiEncoder, Pooling, read_pooling
 from expound.models.choices import ChoosingModel
 from expound.models.explained import ExplainedModel
 from expound.models.function import TextFunction, is_function, load_function
 from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from expound.models.generation.model import GeneratingModel
+from expound.models.generation.vision_language import VisionLanguageModel
 from expound.models.layers.architecture import get_embedding, has_head
 from expound.models.layers.head_activation import restore_head_activation
 from expound.models.loading.adapters import find_adapter_base, has_own_config, load_adapter, read_config
@@ -43,6 +47,7 @@ from expound.models.prompted import PromptedModel
 from expound.models.tasks import TASKS
 from expound.models.token_heads import MaskedModel, TaggingModel
 
+logger = logging.getLogger(__name__)
 ModelSource: TypeAlias = (
     str | Path | PreTrainedModel | Pipeline | tuple[PreTrainedModel, Any] | ExplainedModel | TextFunction
 )
@@ -59,6 +64,8 @@ PROCESSOR_FILES = {
     False: ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model"),
 }
 """Files of which an image processor (True) or a tokenizer (False) has one at least."""
+OF_IMAGES_AND_TEXT = ("processor_config.json", "preprocessor_config.json")
+"""Files of which a processor of images and text has one at least."""
 
 
 @cache_if_unreachable
@@ -221,6 +228,8 @@ def _wrap_by_task(
     """Return the model in the class of its task or of its head."""
     if task == SIMILARITY:
         return BiEncoder(loaded, processing_class, pooling, max_length)
+    if task == "generation" and hasattr(processing_class, "image_processor"):
+        return VisionLanguageModel(loaded, processing_class, max_length)
     if task == "generation":
         wrapper = EncoderDecoderModel if loaded.config.is_encoder_decoder else GeneratingModel
         return wrapper(loaded, processing_class, max_length)
@@ -332,9 +341,19 @@ def load_processor(name: str, model: PreTrainedModel, trust_remote_code: bool) -
     """
     if not name or (looks_local(name) and not Path(name).exists()):
         return None
-    is_image = model.main_input_name == "pixel_values"
+    is_local, is_image = Path(name).is_dir(), model.main_input_name == "pixel_values"
+    if type(model.config) in AutoModelForImageTextToText._model_mapping and (
+        not is_local or any((Path(name) / file).exists() for file in OF_IMAGES_AND_TEXT)
+    ):
+        check_files(name)
+        with describe_load_errors(name, "processor"):
+            try:
+                return AutoProcessor.from_pretrained(name, trust_remote_code=trust_remote_code)
+            # Some processors need torchvision, also for images alone; texts need only the tokenizer.
+            except ImportError as error:
+                logger.warning("prompts with images are not explained here: %s", shorten(error, 200))
     # transformers would make an empty tokenizer for a folder without one.
-    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[is_image]):
+    if is_local and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[is_image]):
         return None
     loader, kind = AutoTokenizer, "tokenizer"
     if is_image:

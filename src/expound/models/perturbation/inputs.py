@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from expound.errors import ExpoundError
@@ -16,6 +18,7 @@ from expound.models.batch import Batch
 from expound.models.encoding.images import select_patches
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.perturbation.prefix_tree import PerturbedText
+from expound.models.regions import fill_regions
 
 MASK_FIELDS = ("response", "readout_mask", "decoder_mask")
 """Fields of a batch that move with its positions."""
@@ -86,7 +89,13 @@ class Deletion:
         inputs["attention_mask"] = real.long()
         no_words = torch.full_like(self.columns[rows, columns], -1)
         foil = None if self.batch.foil is None else self.batch.foil[self.example[rows]]
-        return _run_batch(self.model, Batch(inputs, real, real, no_words, foil=foil, **masks))
+        return _run_batch(
+            self.model, Batch(inputs, real, real, no_words, foil=foil, images=self.get_images(rows), **masks)
+        )
+
+    def get_images(self, rows: Tensor) -> tuple[tuple[Image.Image, ...], ...] | None:
+        """Return the images of these inputs; None without any."""
+        return None
 
     def get_texts(self, rows: Tensor) -> list[PerturbedText] | None:
         """Return the ids of what stays; None if something follows the response."""
@@ -117,6 +126,60 @@ class Deletion:
             emptied = self.emptied[rows, None] & self.real[rows] & self.batch.prompt_mask[place]
             values = values.masked_fill(emptied, self.model.mask_id)
         return values
+
+
+class RegionRemoval(Deletion):
+    """Inputs without some of their text, and with some regions of their images filled; image tokens all stay.
+
+    Raises:
+        ExpoundError: a region of which only a part is removed.
+    """
+
+    def __init__(self, model: HuggingFaceModel, batch: Batch, keep: Tensor) -> None:
+        assert batch.region_of is not None
+        is_region = batch.region_of >= 0
+        super().__init__(model, batch, keep | is_region)
+        region_of, count = batch.region_of[self.example], 1 + int(batch.region_of.max())
+        # Column 0 is for positions outside of images.
+        tokens = torch.zeros(len(region_of), count + 1, dtype=torch.long, device=batch.device)
+        gone = tokens.scatter_add(1, region_of + 1, (~keep.flatten(0, 1)).long())[:, 1:]
+        self.filled = gone > 0
+        if (self.filled & (gone < tokens.scatter_add(1, region_of + 1, torch.ones_like(region_of))[:, 1:])).any():
+            raise ExpoundError("regions of an image are removed as a whole: choose unit='word', 'sentence' or 'source'")
+
+    def compute_keys(self) -> NDArray[np.int32]:
+        """Return the keys of the text, the images, and the regions that are filled."""
+        digests = torch.stack([digest_pictures(images) for images in self.batch.images or ()]).to(self.batch.device)
+        own = torch.cat([digests[self.example], self.filled.long()], 1).to(torch.int32).cpu().numpy()
+        return np.concatenate([own, super().compute_keys()], 1)
+
+    def run(self, rows: Tensor) -> list[Tensor]:
+        """Run these inputs one by one: images may have other sizes, and models count their positions themselves."""
+        return [super(RegionRemoval, self).run(row)[0] for row in rows.split(1)]
+
+    def get_texts(self, rows: Tensor) -> list[PerturbedText] | None:
+        """Return None: ids alone do not say what the images show."""
+        return None
+
+    def get_images(self, rows: Tensor) -> tuple[tuple[Image.Image, ...], ...] | None:
+        """Return the images with their removed regions filled."""
+        assert self.batch.images is not None
+        assert self.batch.regions is not None
+        filled = []
+        for row in rows.tolist():
+            example = int(self.example[row])
+            gone = [region for number, region in enumerate(self.batch.regions[example]) if self.filled[row, number]]
+            images = self.batch.images[example]
+            filled.append(tuple(fill_regions(image, number, gone) for number, image in enumerate(images)))
+        return tuple(filled)
+
+
+def digest_pictures(images: Sequence[Image.Image]) -> Tensor:
+    """Return four non-negative numbers that identify some images."""
+    digest = blake2b(digest_size=16)
+    for image in images:
+        digest.update(f"{image.size}".encode() + image.tobytes())
+    return torch.from_numpy(np.frombuffer(digest.digest(), np.int32) & 0x7FFFFFFF)
 
 
 class Replacement:

@@ -20,7 +20,7 @@ from expound.models.checks import MODEL_ERRORS, Probe, describe_failure, find_fa
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.packing import get_token_budget, pack
 from expound.models.passes.last_layer import skip_unread_positions
-from expound.models.perturbation.inputs import Deletion, Masking, PerturbedInputs, Replacement
+from expound.models.perturbation.inputs import Deletion, Masking, PerturbedInputs, RegionRemoval, Replacement
 from expound.models.perturbation.prefix_tree import run_prefix_tree, shares_prefixes, supports_prefix_sharing
 
 RemovalMethod = Literal["remove", "mask", "pad", "zero", "attend"]
@@ -56,7 +56,11 @@ def run_perturbed(
         return last[3].clone()
     allowed = (keep | ~batch.removable) & batch.attended
     inputs: PerturbedInputs
-    if perturbation == "remove":
+    if batch.region_of is not None:
+        if perturbation != "remove":
+            raise ExpoundError(f"regions of images are filled by perturbation='remove', not {perturbation!r}")
+        inputs = RegionRemoval(model, batch, allowed)
+    elif perturbation == "remove":
         inputs = Deletion(model, batch, allowed)
     elif perturbation == "attend":
         inputs = Masking(model, batch, allowed)

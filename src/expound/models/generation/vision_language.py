@@ -1,0 +1,290 @@
+"""Vision-language models: images in the messages of a prompt, explained by regions that are filled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from expound.data.alignment import Alignment, split_words
+from expound.errors import ExpoundError, check_choice
+from expound.models.batch import Batch
+from expound.models.encoding.template import Template
+from expound.models.generation import examples as generation_examples
+from expound.models.generation.model import GeneratingModel
+from expound.models.generation.prompt import PLACEHOLDER, Prompt, number_duplicates
+from expound.models.outputs import Capture, Outputs
+from expound.models.regions import FILLS, Region, cut_regions
+from expound.reports.records import Exchange
+
+GRID = (3, 3)
+"""Rows and columns of the regions of an image by default."""
+TYPE_IDS = ("mm_token_type_ids", "token_type_ids")
+"""Names of inputs that tell image tokens from text."""
+
+
+class VisionLanguageModel(GeneratingModel):
+    """A model of images and text whose response to a prompt with images is explained.
+
+    An image is a visible text of the prompt, whose words are its regions: `r1c2` is row 1, column 2. Where a region is
+    removed, its pixels are filled before the processor reads the image, and all image tokens stay. Each input is run
+    alone, with the positions that the model itself counts.
+
+    Args:
+        model: a model of transformers' `AutoModelForImageTextToText`.
+        processor: its processor, with a tokenizer, an image processor and a chat template.
+        max_length: the most tokens of prompt and response together.
+    """
+
+    def __init__(self, model: PreTrainedModel, processor: Any, max_length: int | None = None) -> None:
+        super().__init__(model, processor.tokenizer, max_length)
+        self.processor = processor
+
+    @property
+    def image_token_id(self) -> int:
+        """The token that is repeated in the place of an image."""
+        for name in ("image_token_id", "image_token_index"):
+            if isinstance(getattr(self.config, name, None), int):
+                return int(getattr(self.config, name))
+        raise ExpoundError(f"model type {self.config.model_type!r} has no image token: its images are not explained")
+
+    def parse_prompt(self, row: Mapping[str, Any]) -> Prompt:
+        """Return the prompt of a row; each image is a visible text, of the tokens that the model reads for it."""
+        return parse_image_prompt(row, self.processor) if read_images(row) else super().parse_prompt(row)
+
+    def make_generator(self, row: Mapping[str, Any], prompt_ids: Sequence[int]) -> Any:
+        """Return an object that generates a response to the row's prompt, with its images."""
+        images = read_images(row)
+        if not images:
+            return self.generator
+        given = self.process_images(torch.tensor([list(prompt_ids)], device=self.device), images)
+        generate = partial(self.model.generate, **given)
+        return SimpleNamespace(
+            generate=generate, device=self.device, config=self.config, generation_config=self.model.generation_config
+        )
+
+    def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
+        """Encode chats with images as one batch, see `GeneratingModel.encode`.
+
+        A message's content is a list of parts, `{"type": "text", "text": …}` and `{"type": "image", "image": …}`, a
+        picture of PIL or the path of one. A row's `image_regions` are the rows and columns of a grid (default: 3, 3),
+        "whole", or a list of boxes (left, top, right, bottom) in pixels or of boolean masks; its `image_fill` is
+        `grey`, `mean` or `blur`.
+
+        Raises:
+            ExpoundError: also an image that cannot be read, or more regions than an image has tokens.
+        """
+        rows = self.respond(examples)
+        batch, images = generation_examples.encode(self, rows, device), [read_images(row) for row in rows]
+        if not any(images):
+            return batch
+        inputs = {name: value for name, value in batch.inputs.items() if name != "position_ids"}
+        batch = replace(batch, inputs=inputs, images=tuple(map(tuple, images)))
+        return self._add_regions(batch, rows)
+
+    def add_position_ids(self, batch: Batch) -> Batch:
+        """Return a batch with images as it is: models count the positions of images in ways of their own."""
+        return batch if batch.images is not None else super().add_position_ids(batch)
+
+    def run_pass(self, batch: Batch, embeddings: Tensor | None, capture: Capture) -> Outputs:
+        """Run a pass for each row with images, without padding.
+
+        Raises:
+            ExpoundError: something else than answers is asked for.
+        """
+        if batch.images is None:
+            return super().run_pass(batch, embeddings, capture)
+        if embeddings is not None or capture != Capture():
+            raise ExpoundError("prompts with images are explained by methods that remove input, by 'remove'")
+        rows = []
+        for row in range(len(batch)):
+            rows.append(super().run_pass(batch.select([row]).trim_padding()[0], None, capture).logits[0])
+        return Outputs(pad_sequence(rows, batch_first=True))
+
+    def process_images(self, ids: Tensor, images: Sequence[Image.Image]) -> dict[str, Any]:
+        """Return the inputs of the model's forward for the images in a row of token ids [1, L]."""
+        text = self.processor.image_token * len(images)
+        made = self.processor(images=[list(images)], text=[text], return_tensors="pt", add_special_tokens=False)
+        given: dict[str, Any] = {}
+        for name, value in made.items():
+            if name not in self.forward_parameters or name in ("input_ids", "attention_mask"):
+                continue
+            if name in TYPE_IDS:
+                given[name] = (ids == self.image_token_id).long()
+            else:
+                given[name] = value.to(self.device, self.dtype if value.is_floating_point() else None)
+        return given
+
+    def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+        arguments = super()._forward_arguments(batch, capture)
+        if batch.images is None or not batch.images[0]:
+            return arguments
+        return arguments | self.process_images(batch.inputs["input_ids"], batch.images[0])
+
+    def _add_regions(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> Batch:
+        """Return the batch with the regions of its images as units."""
+        assert batch.images is not None
+        content, word_of = batch.content.clone(), batch.word_of.clone()
+        region_of, regions = torch.full_like(word_of, -1), list[tuple[Region, ...]]()
+        alignments, exchanges = list[Alignment](), list[Exchange]()
+        for row, (alignment, exchange) in enumerate(zip(batch.alignments or (), batch.exchanges or (), strict=True)):
+            if alignment.truncated:
+                raise ExpoundError(f"the prompt of example {row} is too long: images and their texts are not cut")
+            fill = rows[row].get("image_fill", "grey")
+            check_choice("image_fill", fill, FILLS)
+            own, texts, names = list[Region](), list(alignment.texts), dict[int, list[str]]()
+            sides = [side for side, kind in enumerate(exchange.kinds) if kind == "image"]
+            region_row, start = region_of[row], batch.length - len(alignment.tokens)
+            for number, (side, image) in enumerate(zip(sides, batch.images[row], strict=True)):
+                masks = cut_regions(image, rows[row].get("image_regions", GRID))
+                ids = batch.inputs["input_ids"][row, start:].tolist()
+                tokens = [
+                    place
+                    for place, span in enumerate(alignment.spans)
+                    if span is not None and span[0] == side and ids[place] == self.image_token_id
+                ]
+                if len(tokens) < len(masks):
+                    raise ExpoundError(
+                        f"image {number + 1} of example {row} has {len(tokens)} tokens for {len(masks)} regions: "
+                        "choose fewer, by image_regions"
+                    )
+                for order, place in enumerate(tokens):
+                    region_row[start + place] = len(own) + order * len(masks) // len(tokens)
+                names[side] = list(masks)
+                own += [Region(number, mask, fill) for mask in masks.values()]
+                texts[side] = " ".join(masks)
+            made = _name_regions(alignment, texts, names, region_row[start:].tolist())
+            alignments.append(made)
+            exchanges.append(_replace_images(exchange, texts))
+            content[row, start:] &= torch.tensor([span is not None for span in made.spans], device=batch.device)
+            content[row] |= region_row >= 0
+            word_of[row, start:] = torch.tensor(made.word_of, device=batch.device)
+            regions.append(tuple(own))
+        return replace(
+            batch, content=content, word_of=word_of, region_of=region_of, regions=tuple(regions),
+            alignments=tuple(alignments), exchanges=tuple(exchanges),
+        )  # fmt: skip
+
+
+def read_images(row: Mapping[str, Any]) -> list[Image.Image]:
+    """Return the images in a row's messages, in their order.
+
+    Raises:
+        ExpoundError: a part that is neither a text nor an image, an image behind an address, or one that is not read.
+    """
+    images = []
+    for message in row.get("messages") or ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if kind == "image":
+                images.append(_open_image(part.get("image", part.get("path"))))
+            elif kind != "text":
+                raise ExpoundError(f"a part of a message is a text or an image (of PIL, or a path), not {part!r:.80}")
+    return images
+
+
+def _open_image(source: Any) -> Image.Image:
+    if isinstance(source, Image.Image):
+        return source.convert("RGB")
+    if isinstance(source, str) and "://" in source:
+        raise ExpoundError(f"an image is given as a picture or a path, and nothing is loaded from {source:.80}")
+    if not isinstance(source, str | Path):
+        raise ExpoundError(f"an image is a picture of PIL or a path, not {source!r:.80}")
+    try:
+        with Image.open(source) as picture:
+            return picture.convert("RGB")
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise ExpoundError(f"the image {source} cannot be read: {error}") from error
+
+
+def parse_image_prompt(row: Mapping[str, Any], processor: Any) -> Prompt:
+    """Return the prompt of messages with images, rendered by the processor's chat template.
+
+    Visible are the images and the texts of the user's last message.
+
+    Raises:
+        ExpoundError: sources or tools; a chat template that changes texts or images.
+    """
+    for key in ("sources", "tools", "chat_template_kwargs"):
+        if row.get(key):
+            raise ExpoundError(f"prompts with images take no {key}: write them into the message")
+    texts, marked, plain = list[str](), list[Any](), list[Any]()
+    messages = row["messages"]
+    last = max((number for number, message in enumerate(messages) if message["role"] == "user"), default=0)
+    for number, message in enumerate(messages):
+        content, parts, originals = message["content"], list[Any](), list[Any]()
+        for part in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+            text = part.get("text", "") if part["type"] == "text" else ""
+            if processor.image_token in text or PLACEHOLDER.search(text):
+                raise ExpoundError(f"a text contains {processor.image_token}, which stands for an image: leave it out")
+            originals.append(part if text else {"type": "image"})
+            if number == last and text.strip():
+                texts.append(text.strip())
+                text = text.replace(texts[-1], f"\ue000{len(texts) - 1}\ue001")
+            parts.append({"type": "text", "text": text} if text else {"type": "image"})
+        for rendered, own in ((marked, parts), (plain, originals)):
+            rendered.append({"role": message["role"], "content": own if isinstance(content, list) else own[0]["text"]})
+    render = partial(processor.apply_chat_template, tokenize=False, add_generation_prompt=True)
+    mold, whole, images = render(marked), render(plain), read_images(row)
+    made = processor(images=[images], text=[whole], return_text_replacement_offsets=True, add_special_tokens=False)
+    replacements = [found["replacement"] for found in made["text_replacement_offsets"][0]]
+    pieces, visible, kinds, end = list[str](), list[str](), list[str](), 0
+    for found in re.finditer(f"{PLACEHOLDER.pattern}|{re.escape(processor.image_token)}", mold):
+        pieces.append(mold[end : found.start()])
+        is_text = found[1] is not None
+        visible.append(texts[int(found[1])] if is_text else replacements[kinds.count("image") % len(replacements)])
+        kinds.append("user" if is_text else "image")
+        end = found.end()
+    template = Template((*pieces, mold[end:]), tuple(range(len(visible))))
+    expanded = template.fill(tuple(visible))[0]
+    is_same = list(processor.tokenizer(expanded, add_special_tokens=False)["input_ids"]) == list(made["input_ids"][0])
+    if not is_same or kinds.count("image") != len(images) or kinds.count("user") != len(texts):
+        raise ExpoundError("the chat template changes the messages, or leaves out an image: it is not explained")
+    names = number_duplicates(["image" if kind == "image" else "user" for kind in kinds])
+    return Prompt(template, tuple(visible), names, tuple(kinds), special=False)
+
+
+def _name_regions(
+    alignment: Alignment, texts: Sequence[str], names: Mapping[int, Sequence[str]], region_of: Sequence[int]
+) -> Alignment:
+    """Return the alignment with the names of regions as the words of images; `region_of`: [L], or −1."""
+    words = [word for side, text in enumerate(texts) for word in split_words(text, side)]
+    index = {(word.segment, word.start, word.end): number for number, word in enumerate(words)}
+    of_regions = [word for word in words if word.segment in names]
+    spans, word_of = list(alignment.spans), list(alignment.word_of)
+    for place, span in enumerate(spans):
+        if span is None:
+            continue
+        if span[0] not in names:
+            old = alignment.word_of[place]
+            if old >= 0:
+                own = alignment.words[old]
+                word_of[place] = index[own.segment, own.start, own.end]
+            continue
+        word_of[place], spans[place] = -1, None
+        if region_of[place] >= 0:
+            word = of_regions[region_of[place]]
+            extent = word.segment, word.start, word.end
+            spans[place], word_of[place] = extent, index[extent]
+    return replace(alignment, texts=tuple(texts), words=tuple(words), spans=tuple(spans), word_of=tuple(word_of))
+
+
+def _replace_images(exchange: Exchange, texts: Sequence[str]) -> Exchange:
+    """Return the exchange whose prompt has these texts in the places of its visible texts."""
+    prompt, places, end = "", list[tuple[int, int]](), 0
+    for (start, stop), text in zip(exchange.places, texts, strict=True):
+        prompt += exchange.prompt[end:start]
+        places.append((len(prompt), len(prompt) + len(text)))
+        prompt, end = prompt + text, stop
+    return replace(exchange, prompt=prompt + exchange.prompt[end:], places=tuple(places))

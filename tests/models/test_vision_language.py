@@ -1,0 +1,144 @@
+"""Prompts with images: the drop when a region is filled is that of the model's own answer to the filled image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+
+import expound
+import pictures
+from expound import ExpoundError
+
+RESPONSE = " it is red"
+
+
+def chat(*images, text="what color is the square ?", **more):
+    parts = [{"type": "image", "image": image} for image in images] + [{"type": "text", "text": text}]
+    return {"messages": [{"role": "user", "content": parts}], "response": RESPONSE, **more}
+
+
+def log_prob(model, processor, images, text):
+    """The log-probability of the response by the processor and the model alone."""
+    messages = [{"role": "user", "content": [{"type": "image"} for _ in images] + [{"type": "text", "text": text}]}]
+    prompt = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    said = processor.tokenizer(RESPONSE, add_special_tokens=False)["input_ids"]
+    total = 0.0
+    for number, token in enumerate(said):
+        before = processor.tokenizer.decode(said[:number])
+        given = processor(images=[images], text=[f"{prompt} {before}"], return_tensors="pt", add_special_tokens=False)
+        with torch.no_grad():
+            total += float(model(**given).logits[0, -1].log_softmax(-1)[token])
+    return total
+
+
+def fill(image, box, way):
+    pixels = np.array(image.convert("RGB"))
+    other = np.full_like(pixels, 128)
+    if way == "mean":
+        other[:] = np.round(pixels.reshape(-1, 3).mean(0))
+    if way == "blur":
+        other = np.array(image.filter(ImageFilter.GaussianBlur(max(image.size) / 8)))
+    left, top, right, bottom = box
+    pixels[top:bottom, left:right] = other[top:bottom, left:right]
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in pictures.KINDS if kind != "paligemma"])
+def test_scores_are_those_of_regions_filled_by_hand(kind):
+    network, processor = pictures.make_model(kind)
+    model, images = (
+        expound.load((network, processor), task="generation"),
+        [pictures.make_picture(), pictures.make_picture((48, 48), 1)],
+    )
+    text = "what color is the square ?"
+    whole = log_prob(network, processor, images, text)
+    for way in ("grey", "mean", "blur"):
+        row = chat(*images, image_regions=(2, 2), image_fill=way)
+        found = expound.attribute(model, [row], "occlusion", "response", unit="word")[0]
+        assert found.target.log_prob == pytest.approx(whole, abs=1e-4)
+        assert list(found.unit_texts) == ["r1c1", "r1c2", "r2c1", "r2c2"] * 2 + text.split()
+        expected = []
+        for number, image in enumerate(images):
+            width, height = image.size
+            for top, left in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                box = (left * width // 2, top * height // 2, (left + 1) * width // 2, (top + 1) * height // 2)
+                changed = list(images)
+                changed[number] = fill(image, box, way)
+                expected.append(whole - log_prob(network, processor, changed, text))
+        words = text.split()
+        for place in range(len(words)):
+            expected.append(whole - log_prob(network, processor, images, " ".join(words[:place] + words[place + 1 :])))
+        assert np.abs(expected[:8]).max() > 1e-4
+        np.testing.assert_allclose(found.scores[0], expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def llava():
+    return expound.load(pictures.make_model("llava"), task="generation")
+
+
+def test_boxes_masks_and_the_whole_image_are_regions(llava):
+    image = pictures.make_picture((48, 48))
+    halves, mask = [(0, 0, 48, 24), (0, 24, 48, 48)], np.zeros((48, 48), bool)
+    mask[:24] = True
+    scores = {}
+    for name, regions in {"whole": "whole", "box": [(0, 0, 48, 48)], "half": halves, "mask": [mask]}.items():
+        row = chat(image, image_regions=regions)
+        scores[name] = expound.attribute(llava, [row], "occlusion", "response", unit="word")[0]
+    assert scores["whole"].scores[0, 0] == pytest.approx(scores["box"].scores[0, 0], abs=1e-6)
+    assert scores["half"].scores[0, 0] == pytest.approx(scores["mask"].scores[0, 0], abs=1e-6)
+    assert tuple(scores["half"].unit_texts[:2]) == ("region1", "region2")
+    by_text = expound.attribute(llava, [chat(image)], "occlusion", "response", unit="source")[0]
+    assert tuple(by_text.unit_texts) == ("image", "user")
+    assert by_text.scores[0, 0] == pytest.approx(scores["whole"].scores[0, 0], abs=1e-6)
+    for method in ("lime?n_samples=40", "kernel_shap?n_samples=40", "context_cite?n_samples=40", "random"):
+        found = expound.attribute(llava, [chat(image, image_regions=(2, 2))], method, "response", unit="word")[0]
+        assert np.abs(found.scores).max() > 1e-4
+
+
+def test_a_folder_and_a_path_are_loaded_and_the_answer_is_the_models_own(llava, tmp_path):
+    llava.model.save_pretrained(tmp_path / "model")
+    llava.processor.save_pretrained(tmp_path / "model")
+    pictures.make_picture().save(tmp_path / "picture.png")
+    loaded = expound.load(tmp_path / "model", task="generation")
+    row = chat(str(tmp_path / "picture.png"))
+    del row["response"]
+    (said,) = loaded.respond([row], max_new_tokens=4, allow_empty=True)
+    prompt = llava.processor.apply_chat_template(row["messages"], tokenize=False, add_generation_prompt=True)
+    given = llava.processor(
+        images=[pictures.make_picture()], text=[prompt], return_tensors="pt", add_special_tokens=False
+    )
+    own = llava.model.generate(**given, max_new_tokens=4, do_sample=False)[0, given["input_ids"].shape[1] :]
+    assert said["response"] == own.tolist()
+    found = expound.attribute(loaded, [chat(str(tmp_path / "picture.png"))], unit="word")[0]
+    assert found.method == "occlusion"
+    assert len(found.unit_texts) == 9 + 6
+    assert "r3c3" in expound.attribute(loaded, [chat(pictures.make_picture())], unit="word").to_html()
+
+
+def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_path):
+    image = pictures.make_picture()
+    cases = {
+        "nothing is loaded from https": chat("https://example.org/a.png"),
+        "cannot be read": chat(str(tmp_path / "none.png")),
+        "choose fewer": chat(image, image_regions=(5, 5)),
+        "image_fill": chat(image, image_fill="black"),
+        "a grid": chat(image, image_regions="words"),
+        "stands for an image": chat(image, text="what is <image> ?"),
+        "take no sources": chat(image, sources={"a": "a film"}),
+    }
+    for message, row in cases.items():
+        with pytest.raises(ExpoundError, match=message) as caught:
+            expound.attribute(llava, [row], unit="word")
+        assert "\n" not in str(caught.value)
+    for method in ("input_x_gradient", "attention_last", "decompx_linear"):
+        with pytest.raises(ExpoundError, match=f"{method} is refused for prompts with images"):
+            expound.attribute(llava, [chat(image)], method, unit="word")
+    with pytest.raises(ExpoundError, match="as a whole"):
+        expound.attribute(llava, [chat(image, image_regions="whole")], "occlusion", unit="token")
+    with pytest.raises(ExpoundError, match="perturbation='remove'"):
+        expound.attribute(llava, [chat(image)], "occlusion?perturbation=mask", unit="word")
+    with pytest.raises(ExpoundError, match="it is not explained"):
+        expound.attribute(expound.load(pictures.make_model("paligemma"), task="generation"), [chat(image)], unit="word")
