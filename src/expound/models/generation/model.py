@@ -100,7 +100,7 @@ class GeneratingModel(ExplainedModel):
         return self.generator
 
     def process_images(self, ids: Tensor, images: Any) -> dict[str, Any]:
-        """Return the inputs of the model's forward for images; a language model reads none."""
+        """Return the inputs of the model's forward for images in token ids [1, L]; a language model reads none."""
         return {}
 
     def respond(
