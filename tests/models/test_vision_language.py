@@ -136,6 +136,8 @@ def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_pa
     for method in ("input_x_gradient", "attention_last", "decompx_linear"):
         with pytest.raises(ExpoundError, match=f"{method} is refused for prompts with images"):
             expound.attribute(llava, [chat(image)], method, unit="word")
+    with pytest.raises(ExpoundError, match="images by path"):
+        expound.compare(llava, [chat(image)], ["occlusion"], unit="word")
     with pytest.raises(ExpoundError, match="as a whole"):
         expound.attribute(llava, [chat(image, image_regions="whole")], "occlusion", unit="token")
     with pytest.raises(ExpoundError, match="perturbation='remove'"):

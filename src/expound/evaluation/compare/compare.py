@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image
 
 from expound.data.cards import MethodCard
 from expound.data.readers.columns import ColumnOptions
@@ -182,6 +183,8 @@ def _read_rows(
     examples = read_examples(model, data, **columns)
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(examples))
+        if any(isinstance(part, Image.Image) for row in rows for part in _list_image_sources(row)):
+            raise ExpoundError("a comparison is stored with its messages: give their images by path")
         if unit is None:
             unit = "source" if all(row.get("sources") for row in rows) else "sentence"
         return rows, unit
@@ -189,6 +192,15 @@ def _read_rows(
         raise ExpoundError("unit= goes with generated text: give methods and metrics their units")
     rows = [example_to_row(example) for example in examples]
     return [example_to_row(row) for row in model.expand_examples(rows)], None
+
+
+def _list_image_sources(row: Mapping[str, Any]) -> list[Any]:
+    """Return the images in a row's messages as they were given."""
+    sources = []
+    for message in row.get("messages") or ():
+        parts = message.get("content")
+        sources += [part.get("image") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    return sources
 
 
 def _judge_parts(
