@@ -126,6 +126,7 @@ def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_pa
         "choose fewer": chat(image, image_regions=(5, 5)),
         "image_fill": chat(image, image_fill="black"),
         "a grid": chat(image, image_regions="words"),
+        "at most 50 rows": chat(image, image_regions=(51, 1)),
         "stands for an image": chat(image, text="what is <image> ?"),
         "take no sources": chat(image, sources={"a": "a film"}),
     }

@@ -15,6 +15,8 @@ from expound.errors import ExpoundError
 Mask = NDArray[np.bool_]
 BLUR = 0.125
 """The radius of the blur, as a share of the longer side."""
+MOST_LINES = 50
+"""Most rows and columns of a grid: each region has a mask of the image's size."""
 
 
 class Region(NamedTuple):
@@ -36,8 +38,11 @@ def cut_regions(image: Image.Image, regions: Any) -> dict[str, Mask]:
         return {"whole": np.ones((height, width), bool)}
     if isinstance(regions, tuple | list) and len(regions) == 2 and all(isinstance(size, int) for size in regions):
         rows, columns = regions
-        if not (1 <= rows <= height and 1 <= columns <= width):
-            raise ExpoundError(f"a grid of an image of {width} × {height} pixels has at least a pixel per region")
+        if not (1 <= rows <= min(MOST_LINES, height) and 1 <= columns <= min(MOST_LINES, width)):
+            raise ExpoundError(
+                f"a grid of an image of {width} × {height} pixels has at least a pixel per region, and at most "
+                f"{MOST_LINES} rows and columns, got {rows} × {columns}"
+            )
         masks = {}
         tops, lefts = np.linspace(0, height, rows + 1).astype(int), np.linspace(0, width, columns + 1).astype(int)
         for row, column in product(range(rows), range(columns)):
