@@ -63,11 +63,11 @@ def make_exchange_table(records: Records) -> Table:
     from datasets import Features, List, Value
 
     present, keys = set[str](), set[str]()
-    for _, row in records:
+    for where, row in records:
         for name, value in row.items():
             if value is not None:
                 present.add(name)
-        for message in row.get("messages") or ():
+        for message in _require_list(row.get("messages"), "messages", where) or ():
             keys.update(key for key in MESSAGE if isinstance(message, dict) and message.get(key))
     types = exchange_features()
     if keys:
