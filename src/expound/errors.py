@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+
+DISK_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "unexpected pos", "failed writing file")
+"""Messages of a full disk: the system's, and torch's for a file that it could not write completely."""
 
 
 class ExpoundError(ValueError):
@@ -75,3 +80,15 @@ def shorten(text: object, length: int = 300) -> str:
     if len(line) <= length:
         return line
     return f"{line[: length - 3 - half]}...{line[-half:]}"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised from, comes from a full disk or an exceeded quota."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        # safetensors, tokenizers and torch's writer raise their own error types, which carry the message alone.
+        if any(words in str(error) for words in DISK_FULL):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

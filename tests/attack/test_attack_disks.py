@@ -139,7 +139,7 @@ def prepare(name, runs, folder):
 
 
 def require_one_line(code, output):
-    assert "Traceback" not in output
+    assert "Traceback" not in output, output
     if code == 1:  # a study goes on to runs that can still be done
         assert re.search(
             "^the disk of .* is full: free some space and run the same command|could not be written", output, re.M

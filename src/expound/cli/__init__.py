@@ -26,7 +26,7 @@ from expound.cli.shared.help import GroupedCommand
 from expound.cli.shared.stopping import ending_signal, handle_signals, last_signal, stop_message
 from expound.cli.summary import summary
 from expound.cli.train.commands import app as train
-from expound.errors import ExpoundError, Stopped, shorten
+from expound.errors import ExpoundError, Stopped, is_disk_full, shorten
 
 app = typer.Typer(
     name="expound", cls=PluginGroup, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
@@ -67,13 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         say(f"stopped: {stopped}")
         return 128 + (stopped.signal or signal.SIGINT)
-    except (ExpoundError, OSError) as error:
-        # Messages of our own are short, except for white space in the input that they name.
-        message = " ".join(str(error).split()) if isinstance(error, ExpoundError) else shorten(error)
-        # Advice such as "overwrite=True (--overwrite)" is for Python and for the command line.
-        message = re.sub(r"\b[a-z_]+=[^\s,()]+ \((--[^()]*)\)", r"\1", message)
-        say(f"expound: {message}")
-        return 2
     # Python turns a signal that arrives while it parses a source file into a SystemError.
     except (KeyboardInterrupt, SystemError) as error:
         number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else last_signal()
@@ -87,4 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(stop_message())
             return 128 + number
         return stop.code if isinstance(stop.code, int) else 0
+    except Exception as error:
+        # Other libraries raise errors of their own types on a full disk.
+        if not (isinstance(error, ExpoundError | OSError) or is_disk_full(error)):
+            raise
+        # Messages of our own are short, except for white space in the input that they name.
+        message = " ".join(str(error).split()) if isinstance(error, ExpoundError) else shorten(error)
+        # Advice such as "overwrite=True (--overwrite)" is for Python and for the command line.
+        message = re.sub(r"\b[a-z_]+=[^\s,()]+ \((--[^()]*)\)", r"\1", message)
+        say(f"expound: {message}")
+        return 2
     return 0

@@ -2,7 +2,7 @@
 
 from expound.testing.explainers import ExplainerContract
 from expound.testing.metrics import MetricContract
-from expound.testing.models import make_examples, random_model
+from expound.testing.models import make_examples, random_language_model, random_model
 from expound.testing.no_side_effects import NoSideEffectsContract
 from expound.testing.objectives import ObjectiveContract
 from expound.testing.readers import ReaderContract
@@ -10,5 +10,6 @@ from expound.testing.recipes import RecipeContract
 
 __all__ = [
     "ExplainerContract", "MetricContract", "NoSideEffectsContract", "ObjectiveContract",
-    "ReaderContract", "RecipeContract", "make_examples", "random_model"
+    "ReaderContract", "RecipeContract", "make_examples", "random_language_model",
+    "random_model",
 ]  # fmt: skip

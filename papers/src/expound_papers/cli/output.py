@@ -77,7 +77,7 @@ def show_runs(study: Study, store: Store, quiet: bool) -> None:
 
 def write_study_report(study: Study, store: Store) -> bool:
     """Write a study's report and return whether it was written; a full disk is reported, not raised."""
-    from expound.evaluation.workers.task import is_disk_full
+    from expound.errors import is_disk_full
     from expound_papers.tables.report import write_report
     from expound_papers.tables.results import collect_results
 

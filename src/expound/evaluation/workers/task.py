@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import time
@@ -12,12 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from expound.errors import ExpoundError, Stopped
+from expound.errors import ExpoundError, Stopped, is_disk_full
 
 logger = logging.getLogger(__name__)
-
-DISK_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "unexpected pos", "failed writing file")
-"""Messages of a full disk: the system's, and torch's for a file that it could not write completely."""
 
 Status = Literal["done", "busy", "failed", "refused", "killed", "stopped", "full"]
 
@@ -72,18 +68,6 @@ def try_task(task: Task, threads: int = 1) -> TaskResult:
         if is_disk_full(error):
             status = "full"
         return TaskResult(task.key, status, " ".join(message.split()), time.monotonic() - start)
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error, or one that it was raised from, comes from a full disk or an exceeded quota."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        # Rust's safetensors and torch's C++ writer raise their own error types, which carry the message alone.
-        if any(words in str(error) for words in DISK_FULL):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def available_cores() -> int:
