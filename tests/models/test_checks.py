@@ -5,7 +5,9 @@ import torch
 
 import expound
 from expound.errors import ExpoundError
-from expound.models.checks import Probe, find_failure, find_readout
+from expound.models.checks import find_failure
+from expound.models.probe import Probe
+from expound.models.readout import find_readout
 from families import examples, processor, tiny
 from small import small
 from sweep.run_sweep import make_batch

@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 import expound
 from expound import ExpoundError
 from expound.cli import main
-from expound.evaluation.compare.compare import list_native_methods
+from expound.evaluation.compare.choice import list_native_methods
 from expound.metrics import list_metrics
 from expound.models.perturbation import run
 from expound.serve import Site, create_app

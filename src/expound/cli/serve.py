@@ -68,7 +68,7 @@ def serve(
         task = _require_language_model(task)
     check(models=model, data=data, methods=methods, device=device, dtype=dtype)
     require_web()
-    from expound.evaluation.compare.compare import list_native_methods
+    from expound.evaluation.compare.choice import list_native_methods
     from expound.serve import Site
 
     silence_libraries()

@@ -11,8 +11,9 @@ from torch import Tensor
 from expound.errors import ExpoundError
 from expound.explainers.registry import is_removal_method
 from expound.models import Batch, ExplainedModel
-from expound.models.checks import Probe, find_failure
+from expound.models.checks import find_failure
 from expound.models.hugging_face import REMOVAL_ONLY
+from expound.models.probe import Probe
 
 if TYPE_CHECKING:
     from expound.explainers.base import Explainer

@@ -15,9 +15,10 @@ from expound.explainers.assumptions import require_assumptions
 from expound.explainers.registry import EXPLAINERS, explainer
 from expound.models import Batch, ExplainedModel
 from expound.models.bi_encoder import BiEncoder
-from expound.models.checks import CHECKS, MODEL_ERRORS, Probe, find_failure, remember
+from expound.models.checks import CHECKS, find_failure
 from expound.models.choices import ChoosingModel
 from expound.models.loading.load import ModelSource, load
+from expound.models.probe import MODEL_ERRORS, Probe, remember
 from expound.models.token_heads import MASK
 
 State = Literal["exact", "approximate", "refused"]

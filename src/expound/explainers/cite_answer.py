@@ -1,4 +1,4 @@
-"""Citations of an answer, whoever wrote it: the sources of its sentences, spans or JSON fields, as characters."""
+"""Citations of an answer by any author: the sources of its sentences, spans or JSON fields, as characters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cite(
     k: int = 2,
     **params: Any,
 ) -> list[Citation]:
-    """Return the sources of each part of an answer, whoever wrote it: the model reads it after the prompt.
+    """Return the sources of each part of an answer, the model's own or another's: the model reads it after the prompt.
 
     Each citation has the part's text, its best sources with their scores, the `span` of the part in the answer, and
     in `places` the characters of each cited unit in the source as it was given (its `segment` is the source's number).

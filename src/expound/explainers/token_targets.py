@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from expound.models import Batch, ExplainedModel
 from expound.models.batch import find_predicting_columns, find_response_positions, require_response
-from expound.models.checks import get_tolerance
+from expound.models.probe import get_tolerance
 
 
 @contextmanager

@@ -6,70 +6,23 @@ A check returns the reason why its assumption fails, or an empty string.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError, ModelFailedError
-from expound.models.batch import PER_POSITION, Batch, find_last_tokens
-from expound.models.layers.architecture import get_base_model, unwrap_adapter
-from expound.models.layers.head_activation import HEAD_KEY
+from expound.models.batch import PER_POSITION, Batch
+from expound.models.layers.architecture import unwrap_adapter
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules
 from expound.models.layers.prove_rules import prove_rules
-from expound.models.outputs import Capture, require_finite_logits
-from expound.models.state import freeze_weights
+from expound.models.outputs import Capture
+from expound.models.probe import MODEL_ERRORS, MOST, TOLERANCE, Probe, are_close, get_facts, get_tolerance, remember
+from expound.models.readout import take_slopes
 
-MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a model raises when it is given an input that it does not take."""
-Readout = Literal["first", "last", "all", "content"]
-"""Positions at which a head for the whole text reads: one of them, or the mean over several."""
-LEAST, MOST = 4, 16
-"""Positions of the example on which a model is checked: with fewer, first and last could be the same."""
 PADDING = 3
 """Positions of padding that the check adds."""
-# Many models compute norms and softmaxes in float32, whatever their type.
-TOLERANCE = {8: 1e-6, 4: 1e-4, 2: 5e-2}
-"""The difference that counts as rounding, as a share of the largest number, by the bytes of the model's type."""
-
-_FOUND = WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], dict[str, Any]]]()
-"""Facts by name, of each model and of the parts that it had when they were measured."""
-
-
-@dataclass
-class Probe:
-    """One example, and the model's prediction on it, which are the same for all checks of one call."""
-
-    model: Any
-    batch: Batch
-
-    @cached_property
-    def alone(self) -> Batch:
-        """The example, see `take_example`."""
-        return take_example(self.model, self.batch)
-
-    @cached_property
-    def answer(self) -> Tensor:
-        """The logits of the example."""
-        before = torch.get_rng_state()
-        logits = require_finite_logits(self.model(self.alone).logits).double()
-        # Reformer hashes positions at random, which changes the prediction on some texts only.
-        if not torch.equal(before, torch.get_rng_state()):
-            raise ExpoundError("it draws random numbers in every pass, so that equal texts get different predictions")
-        return logits
-
-    @cached_property
-    def size(self) -> float:
-        """The largest magnitude of the example's logits, or of the logits for zero embeddings: scales tolerances."""
-        try:
-            blank = self.model(self.alone, torch.zeros_like(self.model.embed(self.alone))).logits
-        except (ExpoundError, *MODEL_ERRORS):
-            return _find_largest(self.answer)
-        return max(_find_largest(self.answer), _find_largest(blank))
 
 
 def find_failure(model: Any, assumption: str, probe: Probe) -> str:
@@ -122,7 +75,7 @@ def can_be_checked(model: Any) -> bool:
 
 def is_changed_by_padding(model: Any) -> bool:
     """Return whether padding is known to change the model's predictions."""
-    return model.is_checked and bool(_get_facts(model).get("padding"))
+    return model.is_checked and bool(get_facts(model).get("padding"))
 
 
 def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Tensor]) -> bool:
@@ -204,85 +157,6 @@ def check_pairwise_mask(model: Any, batch: Batch) -> str:
     return ""
 
 
-def _get_facts(model: Any) -> dict[str, Any]:
-    """Return what checks found about a model with its present parts; a new head makes it another model."""
-    parts = (
-        model.config._attn_implementation,
-        getattr(model.config, HEAD_KEY, None),
-        *map(type, model.model.modules()),
-    )
-    return _FOUND.setdefault(model.model, {}).setdefault(parts, {})
-
-
-def remember(model: Any, name: str, measure: Callable[[], Any]) -> Any:
-    """Return a fact about a loaded model, measured at the first call, in evaluation mode with fixed weights."""
-    with model.lock():
-        facts = _get_facts(model)
-        if name not in facts:
-            with ExitStack() as scope:
-                scope.enter_context(model.evaluation_mode())
-                scope.enter_context(freeze_weights(model.model))
-                scope.enter_context(torch.inference_mode(False))
-                scope.enter_context(torch.no_grad())
-                # The tolerances are those of the model's own type.
-                scope.enter_context(torch.autocast(model.device.type, enabled=False))
-                facts[name] = measure()
-        return facts[name]
-
-
-def take_example(model: Any, batch: Batch) -> Batch:
-    """Return the shortest example of at least four positions, or else the longest, without padding.
-
-    Where the head reads one position, or their mean, the example is cut to 16 positions, and a prompt to its last 16.
-    """
-    lengths = batch.attended.sum(1)
-    enough = lengths >= LEAST
-    row = lengths.argmax()
-    if enough.any():
-        row = lengths.masked_fill(~enough, batch.length + 1).argmin()
-    alone = batch.select([int(row)]).trim_padding()[0]
-    is_decoder = model.task.is_generated and not model.is_encoder_decoder
-    # Without a response the pass says what is missing.
-    if alone.images is not None:
-        return alone
-    if is_decoder and alone.response is not None and PER_POSITION.issuperset(alone.inputs):
-        end = int(alone.response.sum()) + MOST
-        # The positions of the whole text would not be those of its end.
-        inputs = {name: values for name, values in alone.inputs.items() if name != "position_ids"}
-        return replace(alone, inputs=inputs)._map_tensors(lambda values: values[:, -end:], PER_POSITION)
-    if not model.has_text_head or model.modality == "image":
-        return alone
-    return alone._map_tensors(lambda values: values[:, :MOST], PER_POSITION)
-
-
-def get_tolerance(model: Any) -> float:
-    """Return the share of the largest number that counts as rounding of the model's passes."""
-    # Layers of 8-bit and 4-bit weights round their inputs as well, whatever the type, and so does the mixed precision
-    # that Accelerate puts into the model's forward.
-    is_quantized = any(getattr(model.model, f"is_loaded_in_{bits}bit", False) for bits in (8, 4))
-    if is_quantized or hasattr(model.model, "_original_forward"):
-        return TOLERANCE[2]
-    return TOLERANCE[model.dtype.itemsize]
-
-
-def are_close(one: Tensor, other: Tensor, probe: Probe) -> bool:
-    """Return whether two predictions of the probe's model differ by no more than rounding."""
-    one, other = one.double(), other.double()
-    if one.shape != other.shape:
-        return False
-    tolerance = get_tolerance(probe.model)
-    # A prediction near 0 has the rounding of the larger numbers that cancel in it.
-    return torch.allclose(one, other, rtol=0, atol=tolerance * _find_largest(other)) or torch.allclose(
-        one, other, rtol=0, atol=tolerance * probe.size
-    )
-
-
-def _find_largest(values: Tensor) -> float:
-    """Return the largest magnitude."""
-    # Some heads give −∞ for outputs that are masked.
-    return float(torch.where(values.isfinite(), values, 0).abs().max())
-
-
 def check_answers(model: Any, probe: Probe) -> str:
     """Check that predictions are the Hugging Face model's own, and that no response token depends on later ones."""
     answer, name = probe.answer, type(unwrap_adapter(model.model)).__name__
@@ -315,104 +189,15 @@ def check_answers(model: Any, probe: Probe) -> str:
 
 def check_gradients(model: Any, probe: Probe) -> str:
     """Check that the prediction on the model's own embeddings is its own, and has a gradient there."""
-    reason: str = _take_slopes(model, probe)[0]
+    reason: str = take_slopes(model, probe)[0]
     return reason
 
 
 def check_readout(model: Any, probe: Probe) -> str:
     """Check that the head for the whole input reads one position, or the mean of several."""
-    if not model.has_text_head or _take_slopes(model, probe)[1]:
+    if not model.has_text_head or take_slopes(model, probe)[1]:
         return ""
     return "its head does not read one position or a mean of positions"
-
-
-def find_readout(model: Any, batch: Batch) -> Readout | None:
-    """Return which positions the head for the whole input reads; None for any other readout."""
-    readout: Readout | None = _take_slopes(model, Probe(model, batch))[1]
-    return readout
-
-
-def _take_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
-    """Return why gradients cannot be taken, or an empty string, and which positions the head reads."""
-    found: tuple[str, Readout | None] = remember(model, "slopes", lambda: _measure_slopes(model, probe))
-    return found
-
-
-def _measure_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
-    states: list[Tensor] = []
-    alone, answer = probe.alone, probe.answer
-
-    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-        last = output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", None)
-        if isinstance(last, Tensor) and last.ndim == 3:
-            states.append(last)
-
-    base = get_base_model(model.model)
-    with torch.enable_grad(), base.register_forward_hook(keep):
-        embeddings = model.embed(alone).detach().requires_grad_()
-        logits = model(alone, embeddings).logits
-        if not are_close(logits.detach(), answer, probe):
-            return "it reads more of a text than its input embeddings", None
-        # A fixed direction, so that the gradients of logits do not cancel.
-        direction = torch.linspace(1, 2, logits.shape[-1], dtype=logits.dtype, device=logits.device)
-        points = [embeddings, *(state for state in states[-1:] if state.requires_grad)]
-        slopes: tuple[Tensor | None, ...] = torch.autograd.grad((logits * direction).sum(), points, allow_unused=True)
-    if slopes[0] is None:
-        return "its prediction has no gradient at its input embeddings", None
-    # BigBird pads texts to full blocks.
-    if len(slopes) == 1 or slopes[1] is None or slopes[1].shape[1] < alone.length:
-        return "", None
-    return "", _name_positions(model, alone, slopes[1][0, : alone.length].double())
-
-
-def _name_positions(model: Any, alone: Batch, rows: Tensor) -> Readout | None:
-    """Return the name of the positions whose gradients [L, d] are not zero, if one name describes them all."""
-    size = rows.abs().amax(1)
-    tolerance = TOLERANCE[model.dtype.itemsize] * float(size.max())
-    read = size > tolerance
-    used = rows[read]
-    if not len(used) or float((used - used[0]).abs().max()) > tolerance:
-        return None
-    place = torch.arange(alone.length, device=read.device)
-    expected: dict[Readout, Tensor] = {
-        "first": place == 0,
-        "last": place == _find_last(model, alone)[0],
-        "all": alone.attended[0],
-        "content": alone.content[0],
-    }
-    found = [name for name, positions in expected.items() if torch.equal(read, positions)]
-    # A text of one token has all of them at one position: then the usual one is taken.
-    usual: Readout = "last" if model.is_decoder else "first"
-    if usual in found:
-        return usual
-    return found[0] if found else None
-
-
-def _find_last(model: Any, batch: Batch) -> Tensor:
-    if model.modality == "image":
-        return torch.full((len(batch),), batch.length - 1, device=batch.device)
-    return find_last_tokens(batch, model.config.get_text_config().pad_token_id)
-
-
-def make_readout_weights(model: Any, batch: Batch) -> Tensor:
-    """Return the weights [B, L] of the positions that the head for the whole text reads.
-
-    Raises:
-        ExpoundError: they are neither one position nor a mean of several.
-    """
-    kind = find_readout(model, batch)
-    if kind is None and not model.is_checked:
-        kind = "last" if model.is_decoder else "first"
-    if kind is None:
-        raise ExpoundError(
-            f"the head of model type {model.config.model_type!r} does not read one position or a mean of positions"
-        )
-    if kind in ("all", "content"):
-        mask = batch.attended if kind == "all" else batch.content
-        return (mask / mask.sum(1, keepdim=True)).to(model.dtype)
-    position = batch.attended.long().argmax(1) if kind == "first" else _find_last(model, batch).to(batch.device)
-    weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=model.dtype)
-    return weights.scatter(1, position[:, None], 1.0)
 
 
 def check_attention(model: Any, probe: Probe) -> str:

@@ -12,13 +12,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
-from expound.models.checks import Probe, find_failure, is_changed_by_padding, make_readout_weights
+from expound.models.checks import find_failure, is_changed_by_padding
 from expound.models.encoding import encode as encoding
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.outputs import Capture, Outputs, name_outputs, require_finite_logits
 from expound.models.passes.capture import PassEnded, record_attention
 from expound.models.passes.replace_inputs import mark_last_token, replace_embeddings
 from expound.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
+from expound.models.probe import Probe
+from expound.models.readout import make_readout_weights
 from expound.models.state import (
     avoid_cudnn_attention,
     choose_attention_type,

@@ -147,16 +147,6 @@ class FunctionModel(ExplainedModel):
         self.is_checked = False
 
     @property
-    def device(self) -> torch.device:
-        """The CPU."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Double precision, so that answers keep all their digits."""
-        return torch.float64
-
-    @property
     def embedding(self) -> nn.Module:
         """The caller of the function, which runs once per pass."""
         caller: nn.Module = self.model

@@ -89,6 +89,8 @@ class HuggingFaceModel(nn.Module):
     @property
     def device(self) -> torch.device:
         """The device of the model, to which batches are moved; with offloaded weights, the one that computes."""
+        if self.black_box_reason:
+            return torch.device("cpu")
         place = getattr(getattr(self.embedding, "_hf_hook", None), "execution_device", None)
         if place is None:
             return next(self.embedding.parameters()).device
@@ -96,8 +98,8 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The model's floating point type."""
-        dtype: torch.dtype = self.model.dtype
+        """The model's floating point type; double precision where only answers are given, to keep their digits."""
+        dtype: torch.dtype = torch.float64 if self.black_box_reason else self.model.dtype
         return dtype
 
     @property

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from expound.data.provenance import to_json_value
 from expound.data.registry import read_fields
-from expound.errors import ExpoundError, unknown
+from expound.errors import ExpoundError
 from expound.reports import frames, records, storage
 from expound.reports.citations import list_citations
 from expound.reports.highlighted import highlight
 from expound.reports.margins import find_margins
-from expound.reports.merging import find_groups, group_targets
+from expound.reports.merging import find_groups, sum_targets
 from expound.reports.records import Citation, Exchange, Target, Unit
 from expound.reports.text import shorten
 
@@ -37,8 +37,7 @@ class Explanation:
         targets: [T] the outputs that are explained: a class, a value, an answer, a tag, or spans of a response.
         units: [U] the parts of the input that have scores, of the size `unit`.
         scores: [T, U].
-        unit: `token`, `word`, `sentence`, `paragraph`, `source`, `message`, `tool_result`, `thought`, `span` (chosen by
-            the user), or `patch` of an image.
+        unit: `token`, `word`, `sentence`, `paragraph`, `source`, `message`, `tool_result`, `thought`, `span`, `patch`.
         texts: the one or two texts, or the visible texts of a prompt; empty for an image or token ids.
         method: the explainer's id; `params`: its parameters, JSON values only.
         prediction: what the model predicts; None for generated text.
@@ -189,7 +188,7 @@ class Explanation:
         """Return the explanation with scores summed over larger units or parts of the response.
 
         Args:
-            unit: `token` (the scores that words were summed from), `word`, `sentence`, `paragraph` or `source`.
+            unit: `token` (what words were summed from), `word`, `sentence`, `paragraph`, `message` or `source`.
             target: of generated text, "response" (the sum of all targets) or "sentences".
 
         Raises:
@@ -209,7 +208,7 @@ class Explanation:
                 assert self.token_scores is not None
                 scores[:, group] += self.token_scores[:, place]
             result = self.with_units(units, scores, unit)
-        return result if target is None else result._aggregate_targets(target)
+        return result if target is None else sum_targets(result, target)
 
     def with_units(self, units: tuple[Unit, ...], scores: NDArray[np.float32], unit: str) -> Explanation:
         """Return the explanation with other units, whose scores are [T, U]; what they lack of the sum is the rest."""
@@ -217,24 +216,6 @@ class Explanation:
         if rest is not None:
             rest = rest + self.scores.sum(1, dtype=np.float64) - scores.sum(1, dtype=np.float64)
         return replace(self, interactions=(), bounds=None, units=units, scores=scores, unit=unit, rest=rest)
-
-    def _aggregate_targets(self, target: str) -> Explanation:
-        if self.exchange is None or target not in ("response", "sentences"):
-            raise unknown("aggregation of targets", target, ("response", "sentences") if self.exchange else ())
-        targets, rows = group_targets(self, target)
-        changes: dict[str, Any] = {"targets": targets, "scores": [self.scores[row].sum(0) for row in rows]}
-        if self.bounds is not None:
-            # Bounds hold for single spans: they cannot be added up.
-            missing = np.full(len(self.units), np.nan)
-            bounds = []
-            for row in rows:
-                bounds.append(self.bounds[row[0]] if len(row) == 1 else missing)
-            changes["bounds"] = bounds
-        if self.rest is not None:
-            changes["rest"] = [self.rest[row].sum() for row in rows]
-        if self.response_scores is not None:
-            changes["response_scores"] = [self.response_scores[row].sum(0) for row in rows]
-        return replace(self, **changes)
 
     def margins(self, row: int = 0) -> dict[str, float]:
         """Return how much more than the user's request each tool's result and each source moves a target, per token.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
 
 from expound.data.alignment import find_paragraph_ends, find_sentence_ends, split_words
-from expound.errors import ExpoundError
+from expound.errors import ExpoundError, unknown
 from expound.reports.records import Target, Unit
 
 if TYPE_CHECKING:
@@ -111,3 +114,27 @@ def make_response_target(text: str, span: tuple[int, int], log_prob: float) -> T
     """Return the target of a span of a response."""
     # A contrast of two responses has a ratio here, whose exponential may be too large for a float.
     return Target(text, span, math.exp(min(700.0, log_prob)), log_prob)
+
+
+def sum_targets(item: Explanation, target: str) -> Explanation:
+    """Return an explanation with its targets summed over the "response" or over each of its "sentences".
+
+    Raises:
+        ExpoundError: another value, or an explanation of no generated text.
+    """
+    if item.exchange is None or target not in ("response", "sentences"):
+        raise unknown("aggregation of targets", target, ("response", "sentences") if item.exchange else ())
+    targets, rows = group_targets(item, target)
+    changes: dict[str, Any] = {"targets": targets, "scores": [item.scores[row].sum(0) for row in rows]}
+    if item.bounds is not None:
+        # Bounds hold for single spans: they cannot be added up.
+        missing = np.full(len(item.units), np.nan)
+        bounds = []
+        for row in rows:
+            bounds.append(item.bounds[row[0]] if len(row) == 1 else missing)
+        changes["bounds"] = bounds
+    if item.rest is not None:
+        changes["rest"] = [item.rest[row].sum() for row in rows]
+    if item.response_scores is not None:
+        changes["response_scores"] = [item.response_scores[row].sum(0) for row in rows]
+    return replace(item, **changes)

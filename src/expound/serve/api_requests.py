@@ -107,7 +107,7 @@ def _check_spans(value: Any) -> Any:
 
 
 class GivenAnswer(BaseModel, extra="forbid", strict=True):
-    """An answer to cite, whoever wrote it, and its parts: sentences, fields of JSON, or characters [start, end)."""
+    """An answer to cite, by any author, and its parts: sentences, fields of JSON, or characters [start, end)."""
 
     text: Annotated[str, Field(min_length=1)]
     spans: Annotated[CitedSpans, PlainValidator(_check_spans)] = "sentences"

@@ -170,14 +170,15 @@ def parse_search(name: str, factory: Callable[..., Any], texts: Sequence[str]) -
     """Return the values of each searched parameter of a recipe or of its runs, from texts such as weight=0.1,1,10."""
     from expound.recipes.search import is_run_option
 
-    parameters = {option: parameter for parameter, option in RENAMED.items()} | ARGUMENTS
+    parameters = {option.replace("-", "_"): parameter for parameter, option in RENAMED.items()} | ARGUMENTS
     own = inspect.signature(factory).parameters
     values: dict[str, list[Any]] = {}
     for text in texts:
         option, equals, choices = text.partition("=")
         if not equals or not choices:
             raise ExpoundError(f"expected --search NAME=VALUE,VALUE, got {text!r}")
-        parameter = parameters.get(option.replace("-", "_"), parameters.get(option, option.replace("-", "_")))
+        option = option.replace("-", "_")
+        parameter = parameters.get(option, option)
         values[parameter] = []
         for choice in choices.split(","):
             if parameter not in own and is_run_option(parameter):

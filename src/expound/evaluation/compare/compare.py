@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from hashlib import blake2b
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
 
-from expound.data.cards import MethodCard
 from expound.data.readers.columns import ColumnOptions
-from expound.data.registry import parse_spec
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
+from expound.evaluation.compare.choice import has_rationales, make_methods, make_metrics, refuse_rationale_metrics
 from expound.evaluation.compare.comparison import Comparison
 from expound.evaluation.compare.judge import JudgedExamples, judge
 from expound.evaluation.compare.shards import ComparisonParts, load_finished, remove_parts
-from expound.explainers import EXPLAINERS, Explainer
+from expound.explainers import Explainer
 from expound.explainers.base import describe_explainer
 from expound.explainers.plan import AVERAGE_LENGTH, measure_pass
-from expound.explainers.registry import is_removal_method, make_seeded, resolve_unit, seed_params
-from expound.metrics import Metric, metric
+from expound.metrics import Metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models import ExplainedModel
 from expound.models.encoding.encode import example_to_row, make_batches, select_targets
@@ -43,44 +40,10 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 EXAMPLES_PER_PART = 32
 PASSES_PER_METRIC = 3
 """Forward passes of a metric per example and method, roughly: most remove a few shares of the input."""
-USUAL_METHODS = (
-    "decompx_linear",
-    "integrated_gradients",
-    "occlusion",
-    "random",
-    "saliency",
-    "input_x_gradient",
-    "attention_last",
-    "attention_all",
-    "scaled_attention",
-    "attention_rollout",
-    "globenc",
-    "alti",
-)
-USUAL_FOR_BLACK_BOXES = ("occlusion", "lime", "kernel_shap", "random")
-USUAL_FOR_GENERATION = (
-    "rationale_auc",
-    "recall_at_k",
-    "needle_rank",
-    "topk_drop?k=1",
-    "lds",
-    "unit_comprehensiveness",
-    "unit_sufficiency",
-)
-USUAL_METRICS = (
-    "aopc_comprehensiveness",
-    "aopc_sufficiency",
-    "log_odds",
-    "rationale_auc",
-    "average_precision",
-    "recall_at_k",
-    "important_tokens",
-)
 
 
 def compare(
@@ -139,9 +102,9 @@ def compare(
     rows, unit = _read_rows(explained, data, unit, columns)
     # Before any work, since this refuses labels that the model does not know.
     examples = add_label_names(explained, rows)
-    explainers, judges = _make_methods(explained, methods, seed, unit), _make_metrics(explained, metrics, rows, unit)
-    if not allow_missing_rationales and not _has_rationales(rows):
-        _refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
+    explainers, judges = make_methods(explained, methods, seed, unit), make_metrics(explained, metrics, rows, unit)
+    if not allow_missing_rationales and not has_rationales(rows):
+        refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
     config = _resolve_config(explained, rows, explainers, judges) | {"target": str(target), "seed": seed}
     config |= _name_dataset(data)
     if special_tokens:
@@ -249,114 +212,6 @@ def _make_chunks(model: ExplainedModel, rows: Sequence[Any], batch_size: int | N
     for indices in make_batches(model, rows):
         for start in range(0, len(indices), size):
             yield indices[start : start + size]
-
-
-def list_native_methods(*, black_box: bool = False) -> list[str]:
-    """Return the ids of all methods that need only the model: neither training nor a prompt.
-
-    `black_box`: only those that need nothing but its answers.
-    """
-    names = []
-    for name, card in EXPLAINERS.cards(MethodCard).items():
-        is_native = not card.learned and card.family != "prompted"
-        if is_native and (not black_box or is_removal_method(EXPLAINERS[name]) or card.family == "control"):
-            names.append(name)
-    return names
-
-
-def _make_methods(
-    model: ExplainedModel,
-    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None,
-    seed: int,
-    unit: UnitName | None,
-) -> dict[str, Explainer]:
-    """Return explainers by the name that the table shows; `seed` is for specs without a seed."""
-    if methods is not None and not methods:
-        raise ExpoundError("there is nothing to compare: no method was given")
-    black_box = bool(model.black_box_reason)
-    if methods is None:
-        methods = USUAL_FOR_BLACK_BOXES if black_box else USUAL_METHODS
-    elif not isinstance(methods, Mapping) and list(methods) == ["all"]:
-        methods = list_native_methods(black_box=black_box)
-    if not isinstance(methods, Mapping):
-        named = []
-        for method in methods:
-            name = method if isinstance(method, str) else method.name
-            named.append((name, method))
-        methods = _by_unique_name("methods", named)
-    return {name: _make_explainer(method, seed, unit, deletes=black_box) for name, method in methods.items()}
-
-
-def _make_explainer(method: str | Explainer, seed: int, unit: UnitName | None, *, deletes: bool) -> Explainer:
-    if unit is None and not deletes:
-        return make_seeded(method, seed)
-    return resolve_unit(method, unit, seed_params(method, seed))[0]
-
-
-def _make_metrics(
-    model: ExplainedModel,
-    metrics: Sequence[str | Metric] | None,
-    rows: Sequence[dict[str, Any]],
-    unit: UnitName | None,
-) -> dict[str, Metric]:
-    """Return metrics by column: by their id, or by their whole spec if several share an id."""
-    if metrics is None:
-        has_rationales, usual = _has_rationales(rows), dict[str, Metric]()
-        for usual_spec in USUAL_METRICS if unit is None else USUAL_FOR_GENERATION:
-            candidate = _make_metric(model, usual_spec, unit)
-            if candidate.supports(model) and (has_rationales or not candidate.card.needs_rationale):
-                usual[candidate.name] = candidate
-        return usual
-    made, count = [], Counter[str]()
-    for spec in metrics:
-        # Costs are always measured.
-        if spec in (SECONDS.name, PEAK_MEMORY.name):
-            continue
-        part = spec if isinstance(spec, Metric) else _make_metric(model, spec, unit)
-        made.append((spec, part))
-        count[part.name] += 1
-    named = []
-    for spec, part in made:
-        name = part.name
-        if isinstance(spec, str) and count[name] > 1:
-            name = spec
-        named.append((name, part))
-    return _by_unique_name("metrics", named)
-
-
-def _has_rationales(rows: Sequence[dict[str, Any]]) -> bool:
-    names = ("rationale", "rationale_pair", "evidence")
-    return any(row.get(name) is not None for row, name in product(rows, names))
-
-
-def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
-    """Raise ExpoundError if there are any of these metrics, which need rationales."""
-    if metrics:
-        need, them = ("needs", "it") if len(metrics) == 1 else ("need", "them")
-        raise ExpoundError(
-            f"{', '.join(metrics)} {need} rationales, and the data has none: name their column "
-            f"(--rationale-column, rationale_column=), or leave {them} out"
-        )
-
-
-def _make_metric(model: ExplainedModel, spec: str, unit: UnitName | None) -> Metric:
-    """Return the metric of a spec; for generated text it removes these units, unless the spec says otherwise."""
-    defaults: dict[str, Any] = {}
-    if unit is not None:
-        defaults = {"unit": unit, "perturbation": "remove", "absolute": False}
-    elif model.black_box_reason:
-        defaults = {"perturbation": "remove"}
-    unset = metric(spec).params.keys() - parse_spec(spec)[1].keys()
-    return metric(spec, **{key: defaults[key] for key in defaults.keys() & unset})
-
-
-def _by_unique_name(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """Return parts by name. Raises ExpoundError if different ones share a name, which the table could not show."""
-    parts = dict[str, T]()
-    for name, part in named:
-        if parts.setdefault(name, part) != part:
-            raise ExpoundError(f"two {what} are called {name}: give them by id and parameters, as 'ID?NAME=VALUE'")
-    return parts
 
 
 def add_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

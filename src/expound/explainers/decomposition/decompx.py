@@ -17,9 +17,10 @@ from expound.explainers.decomposition import biases
 from expound.explainers.decomposition.components import Activation, DecompositionRules, apply_norm, decompose_layers
 from expound.explainers.decomposition.trace import Trace, Traces, stack_readout_rows, trace_examples
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.checks import CHECKS, Probe, get_tolerance
+from expound.models.checks import CHECKS
 from expound.models.layers import activations
 from expound.models.layers.layer_parts import HeadParts, get_head_parts
+from expound.models.probe import Probe, get_tolerance
 from expound.models.token_heads import Tagging
 
 

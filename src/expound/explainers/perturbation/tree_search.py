@@ -21,7 +21,7 @@ MeasureEffects = Callable[[Sequence[range]], Tensor]
 
 
 def search_tree(measure: MeasureEffects, parents: Sequence[int], budget: int) -> Tensor:
-    """Return effects [T, U] of U units, of which at most `budget` groups are removed.
+    """Return effects [T, U] of U units on T targets, from the removal of at most `budget` groups of units.
 
     A third of the budget goes to groups of about the same size, the rest to the parts of the groups with the largest
     effects (of any target, relative to the target's largest). What removes a group is shared equally by its units, so

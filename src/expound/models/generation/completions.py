@@ -133,16 +133,6 @@ class CompletionsModel(GeneratingModel):
         self.is_checked = False
 
     @property
-    def device(self) -> torch.device:
-        """The CPU."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Double precision: servers write numbers with all their digits."""
-        return torch.float64
-
-    @property
     def embedding(self) -> nn.Module:
         """Raise ExpoundError: the server gives no embeddings."""
         raise ExpoundError(BEHIND_A_SERVER)

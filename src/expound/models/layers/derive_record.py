@@ -60,7 +60,7 @@ def derive_record(model: Any, batch: Batch) -> Record:
     """Return the record of a model's layers and head, from one pass over one example.
 
     A part is known by what it reads and gives: the projection to the values gives the numbers that attention gets, the
-    one after attention reads what attention gives, and so on. Whoever uses the record proves what it assumes of it.
+    one after attention reads what attention gives, and so on. Methods prove what they assume.
 
     Raises:
         ExpoundError: a layer to which attention is not added; its number is named.

@@ -28,7 +28,7 @@ class Explained:
     """What the derivatives of a pass have to explain besides the input.
 
     Args:
-        constants: whatever was added to tensors that depend on the input, as leaves of the graph.
+        constants: all that was added to tensors that depend on the input, as leaves of the graph.
         attention_logits: the logits of attention, where its softmax passes a derivative on.
         outputs: the module, the name and the result of every operation, if `keep_outputs`.
         modules: the modules that run, the innermost last.

@@ -63,9 +63,9 @@ PROCESSOR_FILES = {
     True: ("preprocessor_config.json",),
     False: ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model"),
 }
-"""Files of which an image processor (True) or a tokenizer (False) has one at least."""
+"""An image processor (True), or a tokenizer (False), has at least one of these files."""
 OF_IMAGES_AND_TEXT = ("processor_config.json", "preprocessor_config.json")
-"""Files of which a processor of images and text has one at least."""
+"""A processor of images and text has at least one of these files."""
 
 
 @cache_if_unreachable

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
-from expound.models.checks import MODEL_ERRORS, is_exact, remember
+from expound.models.checks import is_exact
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import get_layers, get_module
 from expound.models.passes.find_record import find_record
+from expound.models.probe import MODEL_ERRORS, remember
 
 # Blocks may be nested; the hooks of two blocks on one layer would cut its positions twice.
 _SHORTENED: ContextVar[tuple[nn.Module, ...]] = ContextVar("expound_shortened_layers", default=())

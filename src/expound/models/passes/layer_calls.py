@@ -114,7 +114,7 @@ def compute_slopes(calls: Sequence[LayerCall], slopes: Sequence[Tensor]) -> list
     Layers run again, the last one first, so that the values of one layer at a time are in memory.
 
     Args:
-        calls: the calls of N layers, each of which got the output of the layer before it.
+        calls: the calls of N layers; each layer got the output of the one before it.
         slopes: T gradients [B, L, d].
 
     Returns:

@@ -132,7 +132,7 @@ class RegionRemoval(Deletion):
     """Inputs without some of their text, and with some regions of their images filled; image tokens all stay.
 
     Raises:
-        ExpoundError: a region of which only a part is removed.
+        ExpoundError: only a part of a region is removed.
     """
 
     def __init__(self, model: HuggingFaceModel, batch: Batch, keep: Tensor) -> None:

@@ -31,7 +31,7 @@ TEXTS_PER_TREE = 512
 PASS_COSTS = {"cpu": 24, "cuda": 4096}
 """The number of tokens that cost as much as one more pass."""
 CACHED_TOKENS = {"cpu": 1 << 14, "cuda": 1 << 17}
-"""Tokens of which one pass holds keys and values, those of shared beginnings included; one text is always read."""
+"""The most tokens whose keys and values one pass holds, with shared beginnings; one text is always read."""
 
 PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
 """Layers of a cache that hold keys and values and nothing else; classes derived from them hold more."""

@@ -14,7 +14,7 @@ from expound.models.outputs import to_float32
 from expound.models.tasks.base import TEXT, OutputKind, Task, require_integers
 
 LOGITS_AT_ONCE = 2**23
-"""Logits of which probabilities are computed at a time: 32 MB in float32."""
+"""The most logits that are turned into probabilities at a time: 32 MB in float32."""
 
 
 class Generation(Task):

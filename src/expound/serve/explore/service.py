@@ -16,7 +16,7 @@ from PIL import Image
 
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
-from expound.evaluation.compare.compare import list_native_methods
+from expound.evaluation.compare.choice import list_native_methods
 from expound.explainers import Explainer, attribute
 from expound.explainers.assumptions import require_assumptions
 from expound.explainers.check_model import default_method
@@ -30,8 +30,8 @@ from expound.explainers.registry import (
 )
 from expound.metrics import metric
 from expound.models import ExplainedModel
-from expound.models.checks import MODEL_ERRORS
 from expound.models.generation.model import GeneratingModel
+from expound.models.probe import MODEL_ERRORS
 from expound.reports.explanations import Explanation
 from expound.reports.highlighted.pieces import Piece
 from expound.reports.text import format_duration
