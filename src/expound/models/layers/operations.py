@@ -76,7 +76,7 @@ class OperationRules(TorchFunctionMode):
         if name == "requires_grad_":
             return mark_input(func(*args, **kwargs))
         # Of some operands only the type or the shape is taken.
-        operands = args[:1] if name in LIKE_ANOTHER else () if name.endswith("_like") else (*args, *kwargs.values())
+        operands = args[:1] if name in LIKE_ANOTHER else (*args, *kwargs.values())
         origins = [origin for origin in map(self._find_origin, list_tensors(operands)) if origin]
         if not origins or name == "detach":
             return func(*args, **kwargs)
@@ -109,7 +109,7 @@ class OperationRules(TorchFunctionMode):
             return self._mark(args[0], Origin())
         has_graph = torch.is_grad_enabled() and any(x.requires_grad for x in list_tensors(args))
         if has_graph and isinstance(result, Tensor) and not result.requires_grad:
-            # Such as a mask that is brought to the type of hidden states: it does not depend on their values.
+            # Such as zeros of the shape and type of hidden states: they do not depend on their values.
             return result
         return self._mark(result, join_origins(name, origins), name)
 
