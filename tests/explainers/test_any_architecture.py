@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import expound
 from expound.models import Capture
 from sweep.held import Held
+from sweep.own_models import give_head
 from sweep.run_sweep import make_batch
 from sweep.tiny_models import build
 
@@ -60,3 +61,15 @@ def test_held_factors_equal_finite_differences(model_type, head):
     expected = compute_by_differences(model, batch, target)
     content = batch.content[0] if head == "CausalLM" else batch.attended[0]
     torch.testing.assert_close(found[content], expected[content], rtol=1e-6, atol=1e-6)
+
+
+def test_a_constant_of_the_shape_of_hidden_states_is_no_factor_that_depends_on_them():
+    found = []
+    for double in (lambda states: states * 2, lambda states: states * torch.full_like(states, 2)):
+        raw, _ = give_head(
+            build("bert", "SequenceClassification"), lambda raw, states, _, f=double: raw.own(f(states).sum(1))
+        )
+        model = expound.load(raw)
+        batch = make_batch(model, "SequenceClassification").select([0]).trim_padding()[0]
+        found.append(expound.explainer("cp_lrp").attribute(model, batch, 1))
+    torch.testing.assert_close(found[0], found[1])
