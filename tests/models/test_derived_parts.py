@@ -24,7 +24,7 @@ METHODS = ("input_x_gradient", "attention_rollout", "decompx_linear", "occlusion
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-10}
 
 
-class FamilyContract:
+class PartsOfFamily:
     """Contract tests of what is derived from a model type, on a small random model in float64."""
 
     small_config: dict[str, Any] = {}  # noqa: RUF012  # entries of a small configuration, for subclasses to replace
@@ -102,7 +102,7 @@ def make_inputs(model: ExplainedModel) -> Batch:
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
-class TestNativeFamilies(FamilyContract):
+class TestNativeFamilies(PartsOfFamily):
     @pytest.fixture(autouse=True)
     def _small_config(self, family):
         whole = {"attention_type": "original_full"} if family == "big_bird" else {}
@@ -117,9 +117,9 @@ class TestNativeFamilies(FamilyContract):
     ],
 )
 def test_a_wrong_record_is_caught(part, changes, test, monkeypatch):
-    contract = FamilyContract()
+    contract = PartsOfFamily()
     contract.small_config = families.FAMILIES["bert"].config
-    model, derive = FamilyContract.model.__wrapped__(contract, "bert"), find_record.derive_record
+    model, derive = PartsOfFamily.model.__wrapped__(contract, "bert"), find_record.derive_record
 
     def derive_wrongly(*given):
         record = derive(*given)

@@ -68,7 +68,7 @@ def describe_failure(model: Any, when: str, error: Exception, advice: str) -> Mo
 
 
 def can_be_checked(model: Any) -> bool:
-    """Return whether checks are wanted, and the model's predictions are computed by its own type."""
+    """Return whether the model is to be checked, and computes in its own type, without mixed precision."""
     # Accelerate's mixed precision is inside of the model's own forward, so that predictions are rounded.
     return model.is_checked and not hasattr(model.model, "_original_forward")
 

@@ -24,8 +24,8 @@ def search_tree(measure: MeasureEffects, parents: Sequence[int], budget: int) ->
     """Return effects [T, U] of U units on T targets, from the removal of at most `budget` groups of units.
 
     A third of the budget goes to groups of about the same size, the rest to the parts of the groups with the largest
-    effects (of any target, relative to the target's largest). What removes a group is shared equally by its units, so
-    that only units that were removed alone have their own effect.
+    effects (of any target, relative to the target's largest). The units of a group that was not divided share its
+    effect equally; units that were removed alone have their own.
 
     Args:
         measure: removes groups.

@@ -139,7 +139,7 @@ def find_call(render: Render, messages: Sequence[Mapping[str, Any]], place: int,
 
 
 def _find_json(text: str, place: int, accept: Callable[[Any], bool]) -> Extent | None:
-    """Return the characters of the JSON object that begins last at or before a character, if it is accepted."""
+    """Return the characters of the JSON object that the last brace up to `place` opens, if the object is accepted."""
     start = text.rfind("{", 0, place + 1)
     if start < 0:
         return None
