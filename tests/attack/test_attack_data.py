@@ -149,7 +149,7 @@ def test_damaged_files_are_read_as_rows_or_refused(name, tmp_path):
     kinds = {file: variants(files[file]) for file in chosen}
     with record_outcomes("damaged files through readers", name) as counts:
 
-        @cases(2300 // EACH)
+        @cases(1500 // EACH)
         @given(st.randoms(use_true_random=True), VALUES)
         def attack(chance, value):
             for _ in range(EACH):
@@ -180,7 +180,7 @@ def test_parquet_of_other_types_is_read_as_rows_or_refused(tmp_path):
     columns = st.dictionaries(st.sampled_from(names), st.sampled_from(list(TYPED)), min_size=1, max_size=4)
     with record_outcomes("damaged files through readers", "parquet of other types") as counts:
 
-        @cases(1500)
+        @cases(1000)
         @given(columns, st.lists(st.sampled_from([0, 1, None]), min_size=1, max_size=3))
         def attack(types, rows):
             made = {

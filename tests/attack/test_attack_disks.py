@@ -164,7 +164,7 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
         assert code == 0, output
         expected = stored.read_folder(undisturbed)
         size = sum(path.stat().st_size for path in undisturbed.rglob("*") if path.is_file())
-        count = (4 if name in ("demo", "study") else 6) if LONG else 2
+        count = (2 if name in ("demo", "study") else 5) if LONG else 2
         for number in range(count):
             place.leave_room(number * size // count // PAGE * PAGE)
             enter_limited = partial(enter_folder, place.folder, place.limit_file_size)
@@ -209,7 +209,7 @@ def test_of_two_writers_into_one_folder_one_is_told_and_the_result_is_whole(name
         code, output = run_to_end(first, build_arguments(name, model, undisturbed), logs[0])
         assert code == 0, output
         expected = stored.read_folder(undisturbed.parent)
-        for _ in range(scale_count(2 if name == "study" else 4)):
+        for _ in range(scale_count(1 if name == "study" else 4)):
             for process, log in zip((first, second), logs, strict=True):
                 process.start(command, build_arguments(name, model, run), log)
             codes = [first.wait(), second.wait()]

@@ -18,7 +18,7 @@ from expound_papers.runs.store import Store
 from expound_papers.study.loading import load_study
 from forks import command, forge, run_to_end, seconds_of
 
-KILLS = {"compare": 40, "corpus": 10, SEARCH: 10, OVER_VALUES: 10, "study": 7} | dict.fromkeys(RECIPES, 7)
+KILLS = {"compare": 30, "corpus": 8, SEARCH: 6, OVER_VALUES: 6, "study": 4} | dict.fromkeys(RECIPES, 5)
 """Kills by command, of the parent if there are several processes; with workers of a study and servers 200."""
 USUAL = [*KILLS] if LONG else ["compare", "baseline"]
 
@@ -92,7 +92,7 @@ def test_killed_workers_of_a_study_leave_the_runs_of_an_undisturbed_one(tmp_path
             assert stored.difference(tmp_path / "killed" / "cells", expected) == {}
             assert not any((Store(tmp_path / "killed").root / ".work").iterdir())
 
-        kills = scale_count(28)
+        kills = scale_count(20)
         ended = kill_repeatedly(
             lambda: shutil.rmtree(tmp_path / "killed"),
             process,
