@@ -1,12 +1,15 @@
 """Hierarchical removal against removal of every unit, by own removal of token ids, and where evidence is planted."""
 
+import numpy as np
 import pytest
 import torch
 
 from chats import chatting
 from expound import ExpoundError, attribute, explainer
+from expound.explainers.perturbation import occlusion
 from expound.explainers.perturbation.tree_search import divide, search_tree
 from expound.explainers.units import number_units
+from expound.models.perturbation.run import run_perturbed
 
 WORDS = ["small", "town", "moving", "film", "long", "story", "dull", "plot", "great", "acting", "women", "packages"]
 
@@ -32,6 +35,22 @@ def test_a_budget_for_all_units_is_exhaustive_removal(target):
     assert len(usual.units) == 10
     assert (usual.scores == found.scores).all()
     assert (attribute(model, row, "occlusion?search=tree&budget=10", unit="sentence")[0].scores != usual.scores).any()
+
+
+def test_units_removed_in_several_calls_have_the_same_effects(monkeypatch):
+    model, row = chatting(template=None), make_row(2)
+    whole = attribute(model, row, "occlusion", unit="sentence")[0]
+    sizes = []
+
+    def run(model, batch, keep, *rest):
+        sizes.append(len(keep))
+        return run_perturbed(model, batch, keep, *rest)
+
+    monkeypatch.setattr(occlusion, "UNITS_AT_ONCE", 4)
+    monkeypatch.setattr(occlusion, "run_perturbed", run)
+    found = attribute(model, row, "occlusion", unit="sentence")[0]
+    assert sizes == [4, 4, 3]
+    np.testing.assert_allclose(found.scores, whole.scores, atol=1e-6)
 
 
 @torch.no_grad()

@@ -21,6 +21,8 @@ from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.perturbation.run import RemovalMethod, run_perturbed
 
 Search = Literal["all", "tree"]
+UNITS_AT_ONCE = 128
+"""Changed inputs that are prepared at a time: memory does not grow with the number of units."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,13 @@ class Occlusion(OutputExplainer):
         unit = number_units(batch, self.unit)
         if self.search == "tree" and int(unit.max()) + 2 > self.budget:
             return self._search(model, batch, targets, unit)
-        # Row 0 keeps everything: the full input runs in the same passes, and its logits serve for the prediction.
-        number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
-        keep = unit != number[:, None, None]
-        keep[0] = True
-        logits = run_perturbed(model, batch, keep, self.perturbation, model.perturbation_cache)
+        parts, count = list[Tensor](), max(int(unit.max()), 0) + 1
+        # Number −1 keeps everything: the full input runs in the same passes, and its logits serve for the prediction.
+        for first in range(-1, count, UNITS_AT_ONCE):
+            number = torch.arange(first, min(first + UNITS_AT_ONCE, count), device=batch.device)[:, None, None]
+            keep = (unit != number) | (number < 0)
+            parts.append(run_perturbed(model, batch, keep, self.perturbation, model.perturbation_cache))
+        logits = torch.cat(parts)
         explanations = []
         for target in targets:
             value = model.task.score_removal(logits, select_target(model, batch, target, logits[0]))

@@ -6,6 +6,7 @@ and packed into passes of a limited number of tokens.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -89,8 +90,9 @@ def _run_distinct(
     """Return the logits of every input, [M, C] (spans: [M, 2, L]), and add logits of new inputs to the cache."""
     keys = inputs.compute_keys()
     first, number = _find_distinct(keys)
-    # −1 fills keys up, so it is left out: an input has the same name in batches of any length.
-    names = [perturbation.encode() + row[row >= 0].tobytes() for row in keys[first]]
+    # −1 fills keys up, so it is left out: an input has the same name in batches of any length. Names are digests, since
+    # keys of thousands of long inputs would take gigabytes.
+    names = [blake2b(perturbation.encode() + row[row >= 0].tobytes()).digest() for row in keys[first]]
     new = np.array([index for index, name in enumerate(names) if name not in cache], dtype=np.int64)
     lengths = inputs.lengths.cpu().numpy()[first[new]]
     new = new[np.argsort(-lengths, kind="stable")]
