@@ -227,6 +227,19 @@ CHAT_SHAPES = {
         {"messages": [*QUESTION, {"role": "assistant", "content": ANSWER}]},
         f"<|user|>{ASK}\n<|assistant|>",
     ),
+    "messages of parts": (
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": text} for text in ("where is", "the town ?")]},
+                {"role": "assistant", "content": [{"type": "text", "text": ANSWER}]},
+            ]
+        },
+        "<|user|>where is\nthe town ?\n<|assistant|>",
+    ),
+    "a part that is no text": (
+        {"messages": [{"role": "user", "content": [{"type": "input_audio", "text": ASK}]}], "response": ANSWER},
+        r"content of message 1 \(user\) to be a text",
+    ),
     "a frame": (pd.DataFrame({"prompt": [ASK], "response": [ANSWER]}), ASK),
     "a frame with more columns": (pd.DataFrame({"prompt": [ASK], "completion": [ANSWER], "stars": [3]}), ASK),
     "a dataset": (Dataset.from_dict({"prompt": [ASK], "completion": [ANSWER]}), ASK),

@@ -24,6 +24,20 @@ ANSWERS = ("answer", "output", "generated_text", "chosen", "reply", "assistant",
 """Names of columns that probably hold the response."""
 
 
+def join_text_parts(content: Any) -> Any:
+    """Return a message's content, OpenAI's list of parts `{"type": "text", "text": …}` as one text, a line per part.
+
+    Anything else is returned as it is.
+    """
+    texts = list[str]()
+    for part in content if isinstance(content, list) else ():
+        is_text = isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        if not is_text:
+            return content
+        texts.append(part["text"])
+    return "\n".join(texts) if texts else content
+
+
 def exchange_features() -> dict[str, Any]:
     """Return the types of the columns. `evidence`: names of sources, null if not annotated; `kind`: of the question."""
     from datasets import List, Value
@@ -106,7 +120,7 @@ def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
     parsed = []
     for message in messages:
         row = {key: value for key, value in message.items() if value} if isinstance(message, dict) else {}
-        content = message.get("content") if row else None
+        content = join_text_parts(message.get("content")) if row else None
         # A message that only calls tools has no content.
         has_content = isinstance(content, str) or (content is None and "tool_calls" in row)
         if not isinstance(row.get("role"), str) or not has_content or set(row) - {"role", "content", *MESSAGE}:

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import StoppingCriteria
 
 from expound.data.alignment import Alignment, align, find_text_of_tokens
+from expound.data.readers.exchanges import join_text_parts
 from expound.data.rows import check_keys
 from expound.data.unit_names import CONVERSATION_UNITS
 from expound.errors import ExpoundError, check_choice
@@ -75,10 +76,12 @@ def show_units(row: Mapping[str, Any], unit: Any) -> Mapping[str, Any]:
 
 
 def _read_message(message: Any) -> Any:
-    """Return a message of a table as chat templates read it: without empty fields, its tool calls from JSON."""
+    """Return a message as chat templates read it: without empty fields, texts joined, tool calls from JSON."""
     if not isinstance(message, Mapping):
         return message
     read = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if "content" in read:
+        read["content"] = join_text_parts(read["content"])
     if isinstance(read.get("tool_calls"), str):
         with suppress(ValueError):
             read["tool_calls"] = json.loads(read["tool_calls"])
@@ -96,7 +99,7 @@ def _read_completion(row: dict[str, Any]) -> None:
         contents = [message.get("content") for message in completion if isinstance(message, Mapping)]
         if len(completion) != 1 or len(contents) != 1:
             raise ExpoundError(f"expected a completion as a text or as one message, got {completion!r:.80}")
-        completion = contents[0]
+        completion = join_text_parts(contents[0])
     row["response"] = completion
 
 
