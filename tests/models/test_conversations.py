@@ -338,7 +338,7 @@ def test_the_command_prints_effects_and_the_margin_also_of_a_server(tmp_path, mo
     assert f"tool result: find {margin:+.3g} ({verdict})" in printed.replace("\n", " ")
 
 
-def test_resampling_compares_the_answers_of_continuations_from_each_sentence_on():
+def test_resampling_compares_the_answers_of_continuations_from_each_sentence_on(tmp_path, monkeypatch, capsys):
     model = chatting(DROPS_THOUGHTS)
     # Every token of random weights is about as likely: with few letters in an answer, some are drawn often.
     text = "<think>\na town . It may be small .\n</think>\n\nyes"
@@ -373,6 +373,18 @@ def test_resampling_compares_the_answers_of_continuations_from_each_sentence_on(
         total = 12 + len(names)
         divergence = sum((one[n] + 1) / total * np.log((one[n] + 1) / (other[n] + 1)) for n in names)
         assert item.scores[0, number] == pytest.approx(divergence, abs=1e-6)
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps(messages), encoding="utf-8")
+    monkeypatch.setattr(expound, "load", lambda *_, **__: model)
+    command = ["explain", "--model", "tiny", "--task", "generation", "--messages", str(file), "--resample", "12"]
+    command += ["--max-new-tokens", "100", "--pattern", ".", "--seed", "3", "--json"]
+    assert main([*command, "--dry-run"]) == 0
+    work = "resampling 2 sentences: 36 continuations of at most 100 tokens"
+    assert capsys.readouterr().out == f"{work}\n"
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert work in " ".join(printed.err.split())
+    assert json.loads(printed.out)[0]["scores"] == pytest.approx(item.scores, abs=1e-6)
     with serve(model) as served:
         remote = CompletionsModel(CompletionsServer(served.address, "tiny"), model.tokenizer, 2000)
         # This server takes the likeliest token every time.

@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from expound.errors import ExpoundError
 from expound.explainers.attribute_examples import attribute
 from expound.explainers.units import list_units
 from expound.models.generation.conversation import find_parts
-from expound.models.generation.examples import show_units
+from expound.models.generation.examples import prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.responses import generate_responses
 from expound.reports.explanations import Explanation
 from expound.reports.progress import progress_bar
+from expound.reports.records import Unit
 
 logger = logging.getLogger(__name__)
 UNFINISHED = ""
@@ -69,20 +71,11 @@ def resample_thoughts(
         )
     (row,) = model.respond([example], max_new_tokens, seed=seed)
     (item,) = attribute(model, [row], "random", "response", unit="thought", show_progress=False)
-    batch = model.encode([show_units(row, "thought")])
-    ids, units = batch.inputs["input_ids"][0], list_units(batch, "thought")
-    # The thoughts of the response are the last text; those of earlier turns are followed by what is known already.
-    last = len(item.texts) - 1
-    sentences = [number for number, unit in enumerate(units.units) if unit.segment == last]
-    if item.exchange is None or item.exchange.kinds[-1] != "thought" or not sentences:
-        raise ExpoundError("the response has no thoughts that end with </think>: there is no sentence to resample")
-    starts = [int((units.number == number).nonzero()[0]) for number in sentences]
-    starts.append(int((units.number == sentences[-1]).nonzero()[-1]) + 1)
-    total = len(starts) * n_samples
-    work = f"{total} continuations of at most {max_new_tokens} tokens"
-    logger.info("resampling %d sentences: %s", len(sentences), work)
+    sentences, starts, ids = _find_places(model, row)
+    work = describe_resampling(model, row, n_samples, max_new_tokens)
+    logger.info("%s", work)
     answers = list[Counter[str]]()
-    with progress_bar(f"resampling ({work})", len(starts), show_progress) as report:
+    with progress_bar(work, len(starts), show_progress) as report:
         for number, start in enumerate(starts):
             drawn = generate_responses(
                 model.generator, ids[:start].tolist(), model.pad_id, max_new_tokens, temperature,
@@ -95,7 +88,7 @@ def resample_thoughts(
     params = {"n_samples": n_samples, "max_new_tokens": max_new_tokens, "temperature": temperature}
     return replace(
         item,
-        units=tuple(units.units[number] for number in sentences),
+        units=sentences,
         scores=np.array([scores], dtype=np.float32),
         method="resampling",
         params=params | {"pattern": pattern, "seed": seed},
@@ -103,6 +96,32 @@ def resample_thoughts(
         rest=None,
         metadata=item.metadata | {"answers": [dict(each) for each in answers]},
     )
+
+
+def describe_resampling(model: GeneratingModel, example: Any, n_samples: int, max_new_tokens: int) -> str:
+    """Return what resampling an answer's thoughts takes, in words, without running the model.
+
+    Raises:
+        ExpoundError: a response without thoughts.
+    """
+    starts = _find_places(model, prompt_to_row(example))[1]
+    total = len(starts) * n_samples
+    return f"resampling {len(starts) - 1} sentences: {total} continuations of at most {max_new_tokens} tokens"
+
+
+def _find_places(model: GeneratingModel, row: Mapping[str, Any]) -> tuple[tuple[Unit, ...], list[int], Tensor]:
+    """Return the sentences of a response's thoughts, the positions before each and after the last, and the ids."""
+    batch = model.encode([show_units(row, "thought")])
+    (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
+    units = list_units(batch, "thought")
+    # The thoughts of the response are the last text; those of earlier turns are followed by what is known already.
+    last = len(alignment.texts) - 1
+    sentences = [number for number, unit in enumerate(units.units) if unit.segment == last]
+    if exchange.kinds[-1] != "thought" or not sentences:
+        raise ExpoundError("the response has no thoughts that end with </think>: there is no sentence to resample")
+    starts = [int((units.number == number).nonzero()[0]) for number in sentences]
+    starts.append(int((units.number == sentences[-1]).nonzero()[-1]) + 1)
+    return tuple(units.units[number] for number in sentences), starts, batch.inputs["input_ids"][0]
 
 
 def find_answer(text: str, pattern: str) -> str:

@@ -91,6 +91,18 @@ def explain(
     attribute_target: Annotated[
         bool, typer.Option("--attribute-target", help="Generation: also score the response's own earlier tokens.")
     ] = False,
+    resample: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Generation: instead of --methods, let the model think on N times from before each sentence of the "
+            "response's thoughts, and compare the answers.",
+        ),
+    ] = None,
+    pattern: Annotated[
+        str,
+        typer.Option(help="--resample: the answer is the last match of this regular expression. Default: all text."),
+    ] = "",
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -121,10 +133,11 @@ def explain(
     Example: expound explain --task generation --prompt prompt.txt --source doc1.txt --source doc2.txt --model my-model
     """
     is_generated = task == "generation"
-    if not is_generated and (prompt or messages or source or response or dry_run or attribute_target or raw_prompt):
+    generation_only = prompt or messages or source or response or dry_run or attribute_target or raw_prompt or resample
+    if not is_generated and generation_only:
         raise ExpoundError(
-            "--prompt, --messages, --source, --response, --raw-prompt, --attribute-target and --dry-run need "
-            "--task generation"
+            "--prompt, --messages, --source, --response, --raw-prompt, --attribute-target, --resample and --dry-run "
+            "need --task generation"
         )
     load_options: dict[str, Any] = {
         "device": device,
@@ -143,7 +156,6 @@ def explain(
     import expound
     from expound.cli.explain import generated
     from expound.explainers.check_model import default_method
-    from expound.explainers.plan import plan_work
     from expound.explainers.registry import add_seed
     from expound.reports.explanations import Explanations
 
@@ -164,18 +176,18 @@ def explain(
     ids = options.split_ids(methods) or [default_method(explained)]
     example: Any = text if pair is None else (text, pair)
     if is_generated:
-        example = generated.make_example(text, prompt, messages, source or (), response)
+        sampling, given = (max_new_tokens, temperature, seed), (text, prompt, messages, source or (), response)
+        example = generated.make_example(explained, *given, *sampling, raw=raw_prompt, dry_run=dry_run)
         unit = unit or ("source" if example.get("sources") else "sentence")
         explained_target = generated.parse_target(target)
-        example = generated.apply_chat_template(explained, example, raw=raw_prompt)
-        if not dry_run:
-            example = generated.add_response(explained, example, max_new_tokens, temperature, seed)
-        work = (explained_target, cast(Any, unit), max_new_tokens)
-        plans = [plan_work(explained, example, spec, *work, attribute_target=attribute_target) for spec in ids]
-        if dry_run:
-            typer.echo("\n".join(generated.describe_costs(explained, example, plans, max_new_tokens)))
+        if resample is not None:
+            found = generated.resample(explained, example, resample, *sampling, pattern, dry_run=dry_run, quiet=quiet)
+            _print_results(Explanations([found]), explained.task.name, output_dir, html, json, quiet)
             return
-        generated.warn_of_long_runs(explained, example, plans)
+        work = (explained_target, cast(Any, unit), max_new_tokens)
+        generated.tell_costs(explained, example, ids, *work, attribute_target=attribute_target, dry_run=dry_run)
+        if dry_run:
+            return
     else:
         explained_target = options.parse_target(target, explained.labels)
     specs = [add_seed(spec, seed) for spec in ids]

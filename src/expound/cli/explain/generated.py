@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from expound.cli.shared.console import say
 from expound.data.local import read_text
 from expound.errors import ExpoundError
@@ -15,16 +17,29 @@ from expound.errors import ExpoundError
 if TYPE_CHECKING:
     from expound.explainers.plan import Plan
     from expound.models import ExplainedModel
-
+    from expound.reports.explanations import Explanation
 
 LONG_RUN = 60.0
 """Seconds above which the time of a method is told before it begins."""
 
 
 def make_example(
+    model: ExplainedModel, text: str | None, prompt: Path | None, messages: Path | None, sources: Sequence[str],
+    response: str | None, max_new_tokens: int, temperature: float, seed: int, *, raw: bool, dry_run: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the example that the options describe, with the model's response if it lacks one and this is no dry run.
+
+    Raises:
+        ExpoundError: also an empty response of the model.
+    """
+    example = apply_chat_template(model, read_options(text, prompt, messages, sources, response), raw=raw)
+    return example if dry_run else add_response(model, example, max_new_tokens, temperature, seed)
+
+
+def read_options(
     text: str | None, prompt: Path | None, messages: Path | None, sources: Sequence[str], response: str | None
 ) -> dict[str, Any]:
-    """Return the example that the options describe.
+    """Return the example as the options describe it.
 
     Raises:
         ExpoundError: not exactly one of text, prompt and messages, an unreadable file, or invalid JSON.
@@ -120,6 +135,48 @@ def warn_of_long_runs(model: ExplainedModel, example: dict[str, Any], plans: Seq
     for plan in plans:
         if seconds * plan.cost > LONG_RUN:
             say(f"{plan.method}: about {format_duration(seconds * plan.cost)}")
+
+
+def tell_costs(
+    model: ExplainedModel, example: dict[str, Any], methods: Sequence[str], target: Any, unit: Any, max_new_tokens: int,
+    *, attribute_target: bool, dry_run: bool,
+) -> None:  # fmt: skip
+    """Say what will take over a minute; with `dry_run` print the costs of all methods."""
+    from expound.explainers.plan import plan_work
+
+    work = (target, unit, max_new_tokens)
+    plans = [plan_work(model, example, spec, *work, attribute_target=attribute_target) for spec in methods]
+    if dry_run:
+        typer.echo("\n".join(describe_costs(model, example, plans, max_new_tokens)))
+    else:
+        warn_of_long_runs(model, example, plans)
+
+
+def resample(
+    model: ExplainedModel, example: dict[str, Any], n_samples: int, max_new_tokens: int, temperature: float, seed: int,
+    pattern: str, *, dry_run: bool, quiet: bool,
+) -> Explanation:  # fmt: skip
+    """Return how much each sentence of the response's thoughts changes the answer; with `dry_run` end after the cost.
+
+    Raises:
+        ExpoundError: a response without thoughts, or a dry run without a response.
+    """
+    from expound.explainers.resampling import describe_resampling, resample_thoughts
+    from expound.models.generation.examples import prompt_to_row
+    from expound.models.generation.model import GeneratingModel
+
+    assert isinstance(model, GeneratingModel)
+    if dry_run and "response" not in prompt_to_row(example):
+        raise ExpoundError("--resample counts the sentences of a response: give one, or leave out --dry-run")
+    work = describe_resampling(model, example, n_samples, max_new_tokens)
+    if dry_run:
+        typer.echo(work)
+        raise typer.Exit
+    say(work)
+    # Greedy continuations would all be the same.
+    settings: dict[str, Any] = {"temperature": temperature or 1.0, "seed": seed, "pattern": pattern}
+    settings |= {"n_samples": n_samples, "max_new_tokens": max_new_tokens}
+    return resample_thoughts(model, example, show_progress=False if quiet else None, **settings)
 
 
 def add_response(
