@@ -69,7 +69,7 @@ def test_documents_are_added_and_removed_and_the_models_answer_is_explained(open
     page.get_by_role("button", name="Remove this document").nth(1).click()
     expect(page.locator("#documents").get_by_label("Text")).to_have_count(2)
     page.get_by_label("Question", exact=True).fill("what is small ?")
-    page.locator("summary", has_text="Instructions, and an answer to explain").click()
+    page.locator("summary", has_text="Instructions, and an answer to cite").click()
     page.get_by_label("Maximum number of generated tokens").fill("6")
     expect(page.locator("#cost")).to_contain_text("At most 4 forward passes, about")
     expect(page.locator("#methods :checked + span")).to_have_text(re.compile(r"Occlusion – \d+ s"))

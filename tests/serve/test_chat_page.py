@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from threading import Event
 
 import pytest
@@ -19,8 +20,9 @@ from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import plan_work
 from expound.serve import Limits
 from expound.serve.explore.progress import StoppedError
-from expound.serve.explore.question import read_question
+from expound.serve.explore.question import Question, read_question
 from expound.serve.explore.service import Explorer
+from expound.serve.explore.view import list_cited_parts
 from sites import admin, csrf
 
 METHODS = ["occlusion", "input_x_gradient", "decompx_classifier"]
@@ -291,19 +293,62 @@ def test_markup_in_documents_and_answers_is_escaped(room):
         assert f"<{tag}>" not in page
 
 
-def test_examples_are_single_turn_rows():
+def test_examples_are_prompts_and_chats():
     rows = [
         {"prompt": "{sources} who ?", "sources": [{"name": "a", "text": "x"}], "response": " me"},
         {"messages": [{"role": "user", "content": "why ?"}]},
         {"messages": [{"role": role, "content": "so"} for role in ("user", "assistant", "user")]},
     ]
     room = chats(examples=rows)
-    assert [found.text for found in room.find_examples("tiny")] == ["{sources} who ?", "why ?"]
+    *single, chat = room.find_examples("tiny")
+    assert [found.text for found in single] == ["{sources} who ?", "why ?"]
+    assert room.make_example(chat)["messages"] == rows[2]["messages"]
     assert room.find_examples("tiny")[0].sources == (("a", "x"),)
     chief = admin(site(room))
     page = chief.post("/explore/example", data={"csrf": csrf(chief.get("/explore"))}).text
-    assert any(f">{found.text}</textarea>" in page for found in room.find_examples("tiny"))
+    assert any(f">{found.text}</textarea>" in unescape(page) for found in room.find_examples("tiny"))
     assert "waiting" not in page, "the user starts it"
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_an_answer_is_cited_by_characters_of_the_documents_and_of_its_own(template, monkeypatch):
+    room, asked = chats(), replace(ASKED, response=ANSWER.strip())
+    if not template:
+        monkeypatch.setattr(model().tokenizer, "chat_template", None)
+    expected = expound.cite(model(), room.make_example(asked), "occlusion")
+    found = list_cited_parts(explain(room, asked).attribution, asked)
+    assert [(part.document, part.score) for part in found] == [pair for each in expected for pair in each.sources]
+    page = admin(site(room)).get(f"{page_of(room, asked)}&whole=1").text
+    for part in found:
+        assert asked.response[slice(*part.span)] == part.text.strip()
+        assert SOURCES[part.document][part.place.start : part.place.end] == SOURCES[part.document].strip()
+        assert f"{part.document} <span" in page
+        assert f">{part.place.start}–{part.place.end}</span>" in page
+
+
+def test_a_conversation_is_explained_by_its_messages(room):
+    call = '{"name": "send", "arguments": {"to": "women"}}'
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "is the town small ?"}]},
+        {"role": "tool", "name": "find", "content": "a small town"},
+    ]
+    asked = Question(
+        "tiny", json.dumps(messages), unit="message", rows="tool_call", response=call, method=("occlusion",)
+    )
+    item = explain(room, asked).attribution
+    own = {"messages": messages, "response": call}
+    assert item == expound.attribute(model(), own, "occlusion", "tool_call", unit="message")[0]
+    assert item.unit_texts == ("user", "tool result: find")
+    (clean, _), (without, _) = (score_without(room, asked, removed) for removed in ([], [1]))
+    assert clean - without == pytest.approx(item.scores[0, 1], abs=1e-5)
+    page = admin(site(room)).get(f"{page_of(room, asked)}&whole=1").text
+    assert "margin per token: tool result: find" in page
+    answered = replace(asked, text=json.dumps([*messages, {"role": "assistant", "content": call}]), response="")
+    assert explain(room, answered).attribution.scores == pytest.approx(item.scores)
+    assert "The answer to explain" in admin(site(room)).get(f"{page_of(room, answered)}&whole=1").text
+    # A path in a page's form opens no file of the server.
+    picture = [{"role": "user", "content": [{"type": "image", "image": "/etc/hostname"}]}]
+    assert "content of a message as text" in explain(room, replace(asked, text=json.dumps(picture))).problem
 
 
 def test_exports_contain_the_attribution(room):

@@ -73,7 +73,7 @@ def cite(
     citations = item.citations(k, unit=unit, target="sentences" if target == "sentences" else None)
     given: list[Extent] = [] if isinstance(spans, str) else [(start, end) for start, end in spans]
     for number, citation in enumerate(citations):
-        citation.places = tuple(_place_in_source(item, row, place) for place in citation.places)
+        citation.places = tuple(place_in_source(item, row, place) for place in citation.places)
         if fields:
             citation.field = fields[number].pointer
             given.append((fields[number].start, fields[number].end))
@@ -99,7 +99,7 @@ def find_tokens(exchange: Exchange, span: Sequence[int]) -> Extent:
     return inside[0], inside[-1] + 1
 
 
-def _place_in_source(item: Explanation, row: Mapping[str, Any], place: Unit) -> Unit:
+def place_in_source(item: Explanation, row: Mapping[str, Any], place: Unit) -> Unit:
     """Return a unit of a visible text as the number of the source, from 0, and characters of the source as given."""
     assert item.exchange is not None
     if not any(item.exchange.is_source):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from expound.reports.highlighted import colors
 from expound.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_response, cut_texts, scores_to_levels
+from expound.reports.margins import describe_margins
 from expound.reports.table import Table, format_latex_table
 from expound.reports.text import escape_latex, shorten
 
@@ -73,7 +74,9 @@ def highlight_explanation(item: Explanation, rationale: Sequence[Spans | None] =
         spans = [target.value for target in item.targets if isinstance(target.value, tuple)]
         response = cut_response(item.response, [item.exchange.extent(span) for span in spans])
         best = [f"{TOGETHER}: {format_best_units(item, None)}"]
-        best += [f"{text}: {format_best_units(item, row)}" for row, text in enumerate(item.target_texts)]
+        for row, text in enumerate(item.target_texts):
+            margins = describe_margins(item, row)
+            best.append(f"{text}: {format_best_units(item, row)}{'; ' if margins else ''}{margins}")
     scores = np.concatenate([item.scores.sum(0, keepdims=True), item.scores])
     # Units and response share one scale per row, so that their shades can be compared.
     levels = scores_to_levels(np.concatenate([scores, _sum_response_scores(item)], axis=1))

@@ -9,14 +9,14 @@ from itertools import zip_longest
 from typing import get_args
 from urllib.parse import urlencode
 
-from expound.data.unit_names import CONVERSATION_UNITS, UnitName
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.serve.settings import MAX_DIGITS, Limits
 
 UNITS = ("word", "token")
 """The units of a text; empty, or one of `PROMPT_UNITS`, for a prompt."""
-PROMPT_UNITS = ("", *(name for name in get_args(UnitName) if name not in CONVERSATION_UNITS))
-ROWS = ("sentences", "words", "tokens")
+PROMPT_UNITS = ("", *get_args(UnitName))
+ROWS = ("sentences", "words", "tokens", "answer", "tool_call")
 PREDICTED = "predicted"
 DEFAULT_TOKENS, MAX_TOKENS = 64, 512
 """The default and the largest limit on the tokens of an answer."""
@@ -28,7 +28,7 @@ class Question:
 
     Attributes:
         model: Name of a model of the server.
-        text: The text, the first text of a pair, or the user's message.
+        text: The text, the first text of a pair, the user's message, or a conversation as a JSON list of messages.
         pair: The second text, if any.
         picture: Key of a picture, for image models.
         target: What is explained: a label, a tagged stretch "start-end", or "predicted".

@@ -13,6 +13,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
+from expound.data.unit_names import CONVERSATION_UNITS
 from expound.errors import ExpoundError
 from expound.reports.explanations import Explanation, Explanations
 from expound.reports.highlighted.highlight import highlight_explanation
@@ -22,7 +23,7 @@ from expound.serve.explore.question import MAX_TOKENS, PROMPT_UNITS, ROWS, UNITS
 from expound.serve.explore.service import CACHE_SIZE, Explorer, MethodResult
 from expound.serve.explore.stream import SendEvent, stream_events, throttle_progress
 from expound.serve.explore.tasks import OutputScore, list_targets, make_train_command
-from expound.serve.explore.view import arrange_bars, collect_row_values, cut_prompt
+from expound.serve.explore.view import arrange_bars, collect_row_values, cut_prompt, list_cited_parts
 from expound.serve.heatmaps import has_coefficients, make_coefficient_heatmaps
 from expound.serve.pages import make_download, render_fragment, render_page
 from expound.serve.pictures import encode_png
@@ -70,6 +71,10 @@ def _render_page(
     """Return the page of a question; `problems`: what is wrong with the form's fields, by name."""
     model = explorer.models[question.model]
     is_prompt = explorer.is_prompt(question)
+    has_chat_template = is_prompt and bool(getattr(model.tokenizer, "chat_template", None))
+    units = UNITS
+    if is_prompt:
+        units = tuple(unit for unit in PROMPT_UNITS if has_chat_template or unit not in CONVERSATION_UNITS)
     return render_page(
         request,
         "explore",
@@ -80,12 +85,12 @@ def _render_page(
         problems=problems,
         is_prompt=is_prompt,
         is_image=model.modality == "image",
-        has_chat_template=is_prompt and bool(getattr(model.tokenizer, "chat_template", None)),
+        has_chat_template=has_chat_template,
         has_examples=bool(explorer.find_examples(question.model)),
         methods=explorer.list_methods(question.model),
         heads=[name for name, method in explorer.methods.items() if has_coefficients(method)],
         targets={} if "texts" in problems else list_targets(model, question),
-        units=PROMPT_UNITS if is_prompt else UNITS,
+        units=units,
         rows=ROWS,
         most=MAX_TOKENS,
         exports=_list_exports(explorer, question),
@@ -261,17 +266,17 @@ def _render_output(explorer: Explorer, question: Question, scores: list[OutputSc
         bars=arrange_bars(scores),
         outputs=[score.to_dict() for score in scores],
         pieces=explorer.cut_answer(question, stop),
-        is_given=bool(question.response.strip()),
+        is_given=explorer.is_prompt(question) and explorer.has_answer(question),
     )
 
 
 def _render_card(explorer: Explorer, question: Question, result: MethodResult) -> str:
-    values: dict[str, Any] = {"result": result, "title": explorer.titles[result.name], "item": None}
+    values: dict[str, Any] = {"result": result, "title": explorer.titles[result.name], "item": None, "cited": ()}
     if result.attribution is not None:
         drawing = highlight_explanation(_select_unit(question, result.attribution))
         values |= {"item": drawing.item, "drawing": drawing, "sections": cut_prompt(drawing), "rows": None}
         if drawing.item.exchange:
-            values["rows"] = collect_row_values(drawing)
+            values |= {"rows": collect_row_values(drawing), "cited": list_cited_parts(drawing.item, question)}
         values |= {"picture": f"/explore/picture/{question.picture}"}
         model = explorer.models[question.model]
         values["labels"] = model.labels if make_train_command(model) else ()

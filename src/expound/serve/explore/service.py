@@ -30,6 +30,7 @@ from expound.explainers.registry import (
 )
 from expound.metrics import metric
 from expound.models import ExplainedModel
+from expound.models.generation.examples import prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
 from expound.models.probe import MODEL_ERRORS
 from expound.reports.explanations import Explanation
@@ -306,18 +307,26 @@ class Explorer:
         return figures
 
     def _complete_example(self, question: Question, stop: Event, write: SendText = ignore) -> Any:
-        """Return the question's example; of a prompt without an answer, with the answer that the model generates."""
+        """Return the question's example; a prompt shows its units, and has the model's answer if it lacks one."""
         example = self.make_example(question)
-        if not self.is_prompt(question) or "response" in example:
+        if not self.is_prompt(question):
             return example
-        cached = self._responses.get(question.input)
-        if cached is not None:
-            return cached
+        row = prompt_to_row(example)
+        if "response" not in row:
+            row = self._responses.get(question.input) or self._generate(question, row, stop, write)
+        return show_units(row, self.resolve_unit(question))
+
+    def _generate(self, question: Question, row: Any, stop: Event, write: SendText) -> dict[str, Any]:
+        """Return a prompt with the answer that the model generates, which is cached."""
         model = self.language_models[question.model]
         follower = TextFollower(model.tokenizer, write)
         with track_progress(model.embedding, ignore, stop):
-            (row,) = model.respond([example], question.tokens, stopping_criteria=[follower])
-        return self._responses.add(question.input, row)
+            (answered,) = model.respond([row], question.tokens, stopping_criteria=[follower])
+        return self._responses.add(question.input, answered)
+
+    def has_answer(self, question: Question) -> bool:
+        """Return whether the question brings the answer along, as a text or as the last message."""
+        return "response" in prompt_to_row(self.make_example(question))
 
     def list_methods(self, model: str) -> list[str]:
         """Return the methods that apply to a model; methods that have not been tried yet are included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from expound.data.alignment import find_text_of_tokens
+from expound.data.readers.exchanges import join_text_parts
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import number_units
@@ -71,20 +73,26 @@ def _make_prompt(model: Any, question: Question) -> dict[str, Any]:
     Documents replace {sources} or {NAME} in the question. If it has neither and does not quote a document, they are
     left to a chat template that takes documents, else put before the question.
     """
-    text, answer = question.text, question.response
+    answer, messages = question.response, read_conversation(question.text)
+    messages = messages or [{"role": "user", "content": question.text}]
+    template = str(getattr(model.tokenizer, "chat_template", None) or "")
+    if not template and len(messages) > 1:
+        raise ExpoundError("the model has no chat template: it continues a text, and reads no conversation")
+    asked = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=0)
+    text = str(messages[asked].get("content") or "")
     marks = ["{sources}"]
     for name, document in question.sources:
         if name:
             marks.append(f"{{{name}}}")
         if document:
             marks.append(document)
-    template = str(getattr(model.tokenizer, "chat_template", None) or "")
     if question.sources and "documents" not in template and not any(mark in text for mark in marks):
         text = f"{{sources}}\n\n{text}"
+    messages[asked]["content"] = text
     example: dict[str, Any] = {"sources": [{"name": name, "text": content} for name, content in question.sources]}
     if template:
         system = [{"role": "system", "content": question.system}] if question.system.strip() else []
-        example["messages"] = [*system, {"role": "user", "content": text}]
+        example["messages"] = [*system, *messages]
     else:
         example["prompt"] = text
         # A decoder continues the prompt: "why?because" would be tokenized unlike anything the model has seen.
@@ -93,6 +101,26 @@ def _make_prompt(model: Any, question: Question) -> dict[str, Any]:
     if question.response.strip():
         example["response"] = answer
     return example
+
+
+def read_conversation(text: str) -> list[dict[str, Any]]:
+    """Return the messages of a question that is a conversation as JSON; none of any other question.
+
+    Raises:
+        ExpoundError: a message whose content is not text: a server opens no files that a page names.
+    """
+    try:
+        messages = json.loads(text)
+    # Values may be nested too deeply, and numbers too long.
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(messages, list) or not all(isinstance(each, dict) and "role" in each for each in messages):
+        return []
+    for message in messages:
+        message["content"] = join_text_parts(message.get("content"))
+        if not isinstance(message["content"], str | None):
+            raise ExpoundError(f"expected the content of a message as text, got {message['content']!r:.60}")
+    return messages
 
 
 def _find_tagged_row(model: Any, question: Question) -> dict[str, Any]:
@@ -195,7 +223,7 @@ def find_removed_positions(batch: Batch, unit: UnitName, removed: Iterable[int])
 def example_to_question(model: str, explained: ExplainedModel, index: int, row: Mapping[str, Any]) -> Question | None:
     """Return example number `index` of a server as a question, or None if it does not suit the model.
 
-    Image models take images, other models texts, and language models chats of one turn.
+    Image models take images, other models texts, and language models prompts and chats.
     """
     if is_generating(explained):
         return _prompt_to_question(model, row)
@@ -208,10 +236,12 @@ def example_to_question(model: str, explained: ExplainedModel, index: int, row: 
 
 def _prompt_to_question(model: str, row: Mapping[str, Any]) -> Question | None:
     example = prompt_to_row(row)
-    *system, last = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
+    *system, last = messages = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
     is_chat = any(message.get("role") != "system" for message in system)
     # The form has one field for instructions and one for the question.
-    if is_chat or len(system) > 1 or last.get("role") != "user" or last["content"] is None:
+    if is_chat or len(system) > 1 or last.get("role") != "user":
+        system, last = [], {"content": json.dumps(messages, ensure_ascii=False, indent=1)}
+    if last["content"] is None:
         return None
     sources = example.get("sources") or {}
     if isinstance(sources, Mapping):

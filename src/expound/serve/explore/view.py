@@ -7,8 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from expound.data.unit_names import CONVERSATION_UNITS
+from expound.explainers.cite_answer import place_in_source
+from expound.reports.explanations import Explanation
 from expound.reports.highlighted.highlight import HighlightedExplanation
 from expound.reports.highlighted.pieces import Piece, cut_text, find_extents
+from expound.reports.records import Extent, Unit
+from expound.serve.explore.question import Question
 from expound.serve.explore.tasks import OutputScore
 
 VISIBLE_BARS = 8
@@ -35,6 +40,33 @@ class PromptSection(NamedTuple):
     def has_units(self) -> bool:
         """Whether a part of the text can be removed."""
         return any(piece.unit is not None for piece in self.pieces)
+
+
+class CitedPart(NamedTuple):
+    """A sentence or chosen part of an answer, its characters, and a unit of a document that it comes from."""
+
+    text: str
+    span: Extent
+    document: str
+    place: Unit
+    score: float
+
+
+def list_cited_parts(item: Explanation, question: Question) -> list[CitedPart]:
+    """Return the best units of documents of each part of an answer, with the characters of both as they were given."""
+    if item.exchange is None or not any(item.exchange.is_source) or item.unit in CONVERSATION_UNITS:
+        return []
+    unit = item.unit if item.unit in ("source", "paragraph") else "sentence"
+    row = {"sources": [{"name": name, "text": text} for name, text in question.sources]}
+    # A space was put before the answer to a prompt without a chat template.
+    lead = int(item.exchange.response == f" {question.response}")
+    parts = []
+    for citation in item.citations(unit=unit, target="sentences" if question.rows in ("words", "tokens") else None):
+        start, end = citation.span
+        for (name, score), cited in zip(citation.sources, citation.places, strict=True):
+            place = place_in_source(item, row, cited)
+            parts.append(CitedPart(citation.text, (start - lead, end - lead), name, place, score))
+    return parts
 
 
 def arrange_bars(scores: Sequence[OutputScore]) -> list[Bar]:
