@@ -24,8 +24,7 @@ from expound.explainers.attributive_masking.refinement import (
     select_best,
     trajectory,
 )
-from expound.models.passes.last_layer import skip_unread_positions
-from expound.models.passes.replace_inputs import replace_embeddings
+from expound.models.passes.hooks import replace_embeddings, skip_unread_positions
 from expound.testing.no_side_effects import simulate_use, snapshot
 from small import alone, shared, small, uneven
 

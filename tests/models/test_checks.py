@@ -5,8 +5,7 @@ import torch
 
 import expound
 from expound.errors import ExpoundError
-from expound.models.checks import find_failure
-from expound.models.probe import Probe
+from expound.models.probe import Probe, find_failure
 from expound.models.readout import find_readout
 from families import examples, processor, tiny
 from small import small

@@ -6,7 +6,7 @@ import torch
 import families
 from expound import Batch, ExpoundError
 from expound.models import Capture
-from expound.models.passes.replace_inputs import replace_embeddings
+from expound.models.passes.hooks import replace_embeddings
 from small import FAMILIES, PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

@@ -9,7 +9,7 @@ import transformers as hf
 
 import families
 from expound import Batch, ExplainedModel, ExpoundError, attribute
-from expound.models import packing
+from expound.models import batch as batches
 from expound.models.encoding.images import select_patches
 from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
@@ -376,12 +376,12 @@ def test_passes_hold_at_most_so_many_tokens(perturbation, monkeypatch):
     batch = model.encode(uneven("bert"))
     keep = masks(batch, 12)
     whole = model.predict_perturbed(batch, keep, perturbation)
-    monkeypatch.setitem(packing.TOKENS_PER_PASS, "cpu", 30)
+    monkeypatch.setitem(batches.TOKENS_PER_PASS, "cpu", 30)
     with count_passes(model) as passes:
         torch.testing.assert_close(model.predict_perturbed(batch, keep, perturbation), whole, **EXACT)
     assert len(passes) > 5
     assert all(rows * length <= 30 for rows, length in passes)
-    monkeypatch.setitem(packing.TOKENS_PER_PASS, "cpu", 1)
+    monkeypatch.setitem(batches.TOKENS_PER_PASS, "cpu", 1)
     with count_passes(model) as passes:
         torch.testing.assert_close(model.predict_perturbed(batch, keep, perturbation), whole, **EXACT)
     assert {rows for rows, _ in passes} == {1}
@@ -425,7 +425,7 @@ def test_what_cannot_be_done_is_told():
 @pytest.mark.parametrize("lengths", [[], [7], [9, 9, 5, 5, 5, 2, 1], [40, 3, 3]])
 @pytest.mark.parametrize("uniform", [False, True])
 def test_passes_cover_every_row_once(lengths, uniform):
-    parts = list(packing.pack(lengths, 10, overhead=0 if uniform else None))
+    parts = list(batches.pack(lengths, 10, overhead=0 if uniform else None))
     assert [i for part in parts for i in range(part.start, part.stop)] == list(range(len(lengths)))
     for part in parts:
         rows = lengths[part]

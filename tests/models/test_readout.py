@@ -9,7 +9,7 @@ import torch
 import expound
 from causal import causal
 from expound.models.layers.architecture import get_layers, get_module
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 from expound.training.loop.lora import add_lora
 from families import FAMILIES, TEXT, examples, processor, tiny
 

@@ -16,7 +16,7 @@ import families
 from chats import chatting, tokenizer
 from expound import ExpoundError
 from expound.models import ExplainedModel
-from expound.models.encoding.labels import read_examples
+from expound.models.encoding.encode import read_examples
 from small import small
 
 TEXTS = ["a small film", "two women laugh"]

@@ -11,7 +11,7 @@ import torch
 from expound import ExpoundError
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Batch
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 from expound.training.bilevel.inner_optimizers import make_inner_optimizer
 from expound.training.bilevel.lookahead import LookaheadStep, Student, clip_factor, seeded_random_state
 from small import PAIRS, small, uneven

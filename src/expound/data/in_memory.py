@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from expound.data.load import make_dataset
-from expound.data.readers.columns import LABELS, USUAL, Columns, resolve_columns
+from expound.data.readers.columns import LABELS, Columns, resolve_columns
 from expound.data.readers.exchanges import are_exchanges, exchange_key
 from expound.data.readers.hub import Hub
 from expound.data.splits import assign_split
@@ -107,20 +107,6 @@ def _describe_table(data: Dataset, read: Dataset, columns: Columns) -> str:
     left_out = f", {len(data) - len(read)} more without a label are left out" if len(read) < len(data) else ""
     line = f"{len(read)} rows{left_out}; {', '.join([*parts, *columns.kept])}"
     return f"{line}; unused: {', '.join(unused)}" if unused else line
-
-
-def is_table(data: Any) -> bool:
-    """Return whether the data is a table: named columns of many values."""
-    if not isinstance(data, Mapping):
-        # Tables of datasets, pyarrow and polars.
-        kinds = ("features", "to_pylist", "to_dicts")
-        return isinstance(data, pd.DataFrame) or any(hasattr(data, name) for name in kinds)
-    if any(hasattr(part, "column_names") for part in data.values()):
-        return True
-    names = ("messages", "prompt", "text", "image", *sorted(USUAL))
-    main: Any = next((data[name] for name in names if name in data), None)
-    # A row of a chat has a list of messages; a table has a list of such lists.
-    return is_column(main) and not (len(main) and isinstance(next(iter(main)), Mapping))
 
 
 def is_column(value: Any) -> bool:

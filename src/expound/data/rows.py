@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from expound.data.in_memory import is_table, read_table, to_dataset
+from expound.data.in_memory import is_column, read_table, to_dataset
 from expound.data.load import load_data
 from expound.data.readers.columns import LABELS, PAIRS, TEXTS, USUAL, read_rationale
 from expound.data.readers.exchanges import ANSWERS, EXCHANGE
@@ -67,6 +67,20 @@ def read_examples(data: Any, *, is_exchange: bool = False, **columns: Any) -> tu
     if set(names) & set(usual) - set(KEYS):
         return _read_table(to_dataset(examples, "given"), is_exchange, columns)
     return examples, ""
+
+
+def is_table(data: Any) -> bool:
+    """Return whether the data is a table: named columns of many values."""
+    if not isinstance(data, Mapping):
+        # Tables of datasets, pyarrow and polars.
+        kinds = ("features", "to_pylist", "to_dicts")
+        return isinstance(data, pd.DataFrame) or any(hasattr(data, name) for name in kinds)
+    if any(hasattr(part, "column_names") for part in data.values()):
+        return True
+    names = ("messages", "prompt", "text", "image", *sorted(USUAL))
+    main: Any = next((data[name] for name in names if name in data), None)
+    # A row of a chat has a list of messages; a table has a list of such lists.
+    return is_column(main) and not (len(main) and isinstance(next(iter(main)), Mapping))
 
 
 def read_row(row: Mapping[str, Any], number: int = 0) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from .backward_rules.lrp import CpLrp as CpLrp
 from .base import DimensionwiseExplainer as DimensionwiseExplainer
 from .base import Explainer as Explainer
 from .base import OutputExplainer as OutputExplainer
-from .base import SinglePass as SinglePass
 from .base import TokenScores as TokenScores
 from .check_model import MethodReport as MethodReport
 from .check_model import ModelReport as ModelReport
@@ -27,7 +26,6 @@ from .decomposition.flash_trace import FlashTrace as FlashTrace
 from .decomposition.globenc import GlobEnc as GlobEnc
 from .decomposition.information_flow import InformationFlow as InformationFlow
 from .gradients.deep_lift import DeepLift as DeepLift
-from .gradients.embedding_gradient import EmbeddingGradient as EmbeddingGradient
 from .gradients.gradient_shap import GradientShap as GradientShap
 from .gradients.input_x_gradient import InputXGradient as InputXGradient
 from .gradients.integrated_gradients import IntegratedGradients as IntegratedGradients
@@ -57,5 +55,7 @@ from .resampling import resample_thoughts as resample_thoughts
 from .seeding import example_generators as example_generators
 from .seeding import example_seeds as example_seeds
 from .seeding import gaussian_noise as gaussian_noise
+from .single_pass import EmbeddingGradient as EmbeddingGradient
+from .single_pass import SinglePass as SinglePass
 from .units import number_units as number_units
 from .units import spread as spread

@@ -15,21 +15,19 @@ from expound.data.alignment import pool
 from expound.data.readers.columns import ColumnOptions
 from expound.data.unit_names import Spans, UnitName
 from expound.errors import ExpoundError
-from expound.explainers.assumptions import require_assumptions, require_finite, require_token_scores
-from expound.explainers.base import Explainer, TokenScores
+from expound.explainers.base import Explainer, TokenScores, require_assumptions, require_finite, require_token_scores
 from expound.explainers.check_model import default_method
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
 from expound.explainers.registry import resolve_unit
 from expound.explainers.units import Units, find_strongest_pairs, list_units, place_spans, read_spans, score_units
 from expound.models import Batch, ExplainedModel
-from expound.models.encoding.encode import make_batches, read_metadata, select_targets
-from expound.models.encoding.labels import read_examples
+from expound.models.encoding.encode import make_batches, read_examples, read_metadata, select_targets
 from expound.models.generation.examples import prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
 from expound.models.loading.load import ModelSource, load
 from expound.models.outputs import require_finite_logits
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 from expound.models.windowed import WindowedModel
 from expound.reports.explanations import Explanation, Explanations
 from expound.reports.progress import progress_bar
@@ -112,7 +110,7 @@ def attribute(
     methods = chosen if isinstance(chosen, list) else [chosen]
     if not methods:
         raise ExpoundError("there is nothing to explain by: no method was given")
-    spans = read_spans(unit, len(examples))
+    spans = None if unit is None or isinstance(unit, str) else read_spans(unit, len(examples))
     # Spans are what `Batch.unit_of` says, as sources are.
     name = "source" if spans else cast(UnitName | None, unit)
     ways = {"is_generating": is_generating, "deletes": is_generating or bool(explained.black_box_reason)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,18 +15,37 @@ from torch import Tensor, nn
 from expound.data.cards import MethodCard
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.assumptions import require_assumptions, require_finite
-from expound.explainers.token_targets import capture_head_input, split_by_target
-from expound.models import Batch, Capture, ExplainedModel, Outputs
+from expound.explainers.registry import is_removal_method
+from expound.models import Batch, ExplainedModel, Outputs
+from expound.models.batch import get_token_budget, pack
+from expound.models.hugging_face import REMOVAL_ONLY
 from expound.models.loading.digest import digest_weights
 from expound.models.outputs import require_finite_logits
-from expound.models.packing import get_token_budget, pack
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.probe import Probe, find_failure
 from expound.models.state import freeze_weights
 from expound.models.tasks import OutputKind
 from expound.models.windowed import WindowedModel
 
 Aggregate = Literal["sum", "l2", "abs"]
+OF_ATTENTION = ("answers", "readout", "attention")
+"""Assumptions of methods that read attention maps where the prediction is read."""
+OF_DECOMPOSITION = (*OF_ATTENTION, "decomposition")
+"""Assumptions of methods that follow the parts of hidden states through the layers."""
+TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
+"""Families of methods that score every token, those of a response too."""
+OTHERS = "use gradients (input_x_gradient, integrated_gradients) or removal (occlusion)"
+INSTEAD = {
+    "answers": "load a causal language model, or a model of another task",
+    "gradients": "use removal (occlusion?perturbation=remove)",
+    "readout": OTHERS,
+    "attention": f"load it with attn_implementation='eager' if it has that, or {OTHERS}",
+    "decomposition": OTHERS,
+    "head": f"take decompx, which leaves the head out, or {OTHERS}",
+    "linear_rules": OTHERS,
+    "shared_rules": OTHERS,
+    "second_derivatives": "explain it inside torch.no_grad(), without a graph to the weights",
+}
+"""What works where an assumption is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +87,7 @@ class Explainer(ABC):
 
     card: ClassVar[MethodCard]
     assumes: ClassVar[tuple[str, ...]] = ("answers",)
-    """What must hold for a model, see `assumptions`."""
+    """What must hold for a model, see `find_failure`."""
     output: OutputKind | None = None
     supports_contrasts: ClassVar[bool] = False
     """Whether the method can explain the difference of two outputs."""
@@ -230,7 +249,7 @@ class Explainer(ABC):
         shape = list(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
         expected = list(batch.content.shape)
         if shape != expected:
-            method = "scores_from_outputs" if isinstance(self, SinglePass) else "scores"
+            method = "scores_from_outputs" if hasattr(self, "scores_from_outputs") else "scores"
             raise ExpoundError(f"{self.name}.{method} returned {shape}, expected {expected}: a score for each position")
 
     @classmethod
@@ -312,81 +331,61 @@ class DimensionwiseExplainer(OutputExplainer):
         return norms
 
 
-class SinglePass(Explainer):
-    """Base of methods that need one forward pass and the quantities captured in it.
-
-    All targets share the pass, from which the prediction is read too. A training step can hand its own pass to
-    `compute`, so that guidance costs no further pass.
-    """
-
-    returns_logits: ClassVar[bool] = True
-
-    @property
-    def capture(self) -> Capture:
-        """The quantities to capture in the forward pass."""
-        return Capture()
-
-    @property
-    def needs_embeddings(self) -> bool:
-        """Whether the pass must run on input embeddings given to it, because their gradient is taken."""
-        return False
-
-    def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
-        """Return the tensors [B, ...] at which the gradient of the target's score is taken; by default none."""
-        return ()
-
-    @abstractmethod
-    def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
-    ) -> Tensor | TokenScores:
-        """Compute scores [B, L], or an explanation with more than scores, from one pass.
-
-        `gradients`: the gradients of the target's score at `gradient_points`.
-        """
-
-    def compute(
-        self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
-    ) -> list[TokenScores]:
-        """Compute the explanations, with scores [B, L], from one pass; they keep a graph if gradients are enabled."""
-        keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self.needs_gradient
-        with torch.set_grad_enabled(keep_graph or backward), capture_head_input(model) as states:
-            if outputs is None:
-                outputs = self.run_pass(model, batch, keep_graph=keep_graph)
-            logits, explanations = outputs.logits.detach(), []
-            resolved = [model.task.predict(logits, batch) if given is None else given for given in targets]
-            points, task = self.gradient_points(outputs), model.task.with_output(self.output)
-            scores = [task.score(outputs.logits, target) for target in resolved] if points else []
-            slopes = None if keep_graph else split_by_target(model, batch, scores, resolved, states)
-            for number, target in enumerate(resolved):
-                gradients: Sequence[Tensor] = ()
-                if points:
-                    # Examples do not see each other: the gradient of the sum is that of each example's own score.
-                    roots, weights = (scores[number].sum(), None) if slopes is None else (states[0], slopes[number])
-                    # Autograd frees the graph in a backward pass unless another one follows.
-                    retain_graph = keep_graph or number + 1 < len(resolved)
-                    gradients = torch.autograd.grad(
-                        roots, points, weights, create_graph=keep_graph, retain_graph=retain_graph
-                    )
-                found = self.scores_from_outputs(model, batch, outputs, target, gradients)
-                explanation = found if isinstance(found, TokenScores) else TokenScores(found)
-                explanations.append(replace(explanation, logits=logits))
-        return explanations
-
-    def run_pass(self, model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Outputs:
-        """Run the pass that the method needs; `keep_graph`: its scores will be differentiated."""
-        backward = self.needs_embeddings or self.needs_gradient
-        # Without gradients all layers' maps are captured, for `TokenScores.layers`; a graph through them costs memory.
-        last_only = self.capture.last_only and (keep_graph or backward)
-        capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
-        embeddings = model.embed_with_gradient(batch, keep_graph=keep_graph) if backward else None
-        # Without the positions that the head does not read, the last hidden states would be incomplete.
-        with nullcontext() if capture.hidden_states else skip_unread_positions(model, batch):
-            outputs: Outputs = model(batch, embeddings, capture)
-        require_finite_logits(outputs.logits)
-        return outputs
-
-
 def describe_explainer(explainer: Explainer) -> dict[str, Any]:
     """Return a method's name, parameters and, for learned ones, a digest of its weights, for the record of a run."""
     weights = {"digest": digest_weights(explainer)} if isinstance(explainer, nn.Module) else {}
     return {"method": explainer.name, **explainer.params, **weights}
+
+
+def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) -> None:
+    """Raise ExpoundError if the model breaks one of the method's assumptions."""
+    require_removal(method, model)
+    if batch.images is not None and not is_removal_method(type(method)) and method.card.family != "control":
+        raise ExpoundError(f"{method.name} is refused for prompts with images: {REMOVAL_ONLY}")
+    # Checked now, because later passes run inside hooks of the method, which would see the passes of the check.
+    probe = Probe(model, batch)
+    find_failure(model, "padding", probe)
+    needed = list(method.assumes)
+    if method.needs_gradient:
+        needed.append("gradients")
+    if method.differentiable and torch.is_grad_enabled():
+        needed.append("second_derivatives")
+    for assumption in needed:
+        reason = find_failure(model, assumption, probe)
+        if reason:
+            name = model.config.model_type
+            raise ExpoundError(f"{method.name} is refused for model type {name!r}: {reason}; {INSTEAD[assumption]}")
+
+
+def require_removal(method: Explainer, model: ExplainedModel) -> None:
+    """Raise ExpoundError if the model gives answers only, and the method needs more than those to changed inputs."""
+    needs_more = not (is_removal_method(type(method)) or method.card.family == "control")
+    if model.black_box_reason and needs_more:
+        raise ExpoundError(f"{method.name} is refused: {model.black_box_reason}")
+
+
+def find_nonfinite(scores: Tensor) -> list[int]:
+    """Return the rows of scores [B, L] that contain NaN or an infinite number."""
+    return (~scores.detach().isfinite()).any(1).nonzero().flatten().tolist()
+
+
+def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, numbers: Sequence[int] = ()) -> None:
+    """Raise ExpoundError if scores [B, L] contain NaN or an infinite number; `numbers`: indices of the examples."""
+    rows = find_nonfinite(scores)
+    if rows:
+        first = numbers[rows[0]] if numbers else rows[0]
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        dtype = str(model.dtype).removeprefix("torch.")
+        advice = "load the model in float32 (--dtype float32)" if model.dtype.itemsize < 4 else "choose another method"
+        raise ExpoundError(
+            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, "
+            "or let such examples be counted and left out, with allow_nan=True (--allow-nan)"
+        )
+
+
+def require_token_scores(method: Explainer) -> None:
+    """Raise ExpoundError for a method that scores only units of the prompt."""
+    if method.card.family not in TOKEN_FAMILIES or "unit" in method.params:
+        raise ExpoundError(
+            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
+        )

@@ -11,14 +11,14 @@ import torch
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
-from expound.explainers.assumptions import require_assumptions
+from expound.explainers.base import require_assumptions
 from expound.explainers.registry import EXPLAINERS, explainer
 from expound.models import Batch, ExplainedModel
 from expound.models.bi_encoder import BiEncoder
-from expound.models.checks import CHECKS, find_failure
+from expound.models.checks import CHECKS
 from expound.models.choices import ChoosingModel
 from expound.models.loading.load import ModelSource, load
-from expound.models.probe import MODEL_ERRORS, Probe, remember
+from expound.models.probe import MODEL_ERRORS, Probe, find_failure, remember
 from expound.models.token_heads import MASK
 
 State = Literal["exact", "approximate", "refused"]

@@ -136,14 +136,12 @@ def list_units(batch: Batch, unit: UnitName) -> Units:
     return Units(tuple(units), number)
 
 
-def read_spans(unit: UnitName | Spans | Sequence[Spans] | None, count: int) -> list[Spans] | None:
-    """Return the spans of each of `count` examples, given a list of spans for one or a list of lists; None for a name.
+def read_spans(unit: Spans | Sequence[Spans], count: int) -> list[Spans]:
+    """Return the spans of each of `count` examples, given a list of spans for one or a list of lists.
 
     Raises:
         ExpoundError: another number of lists.
     """
-    if unit is None or isinstance(unit, str):
-        return None
     lists: Any = list(unit)
     # A list of spans begins with a span, whose first value is a number.
     if count == 1 and lists and isinstance(lists[0], Sequence) and isinstance(next(iter(lists[0]), None), Integral):

@@ -1,8 +1,8 @@
-"""Batches: padded inputs with masks of what their positions are, and where responses are in them."""
+"""Batches: padded inputs with masks of their positions, where responses are, and how rows are packed into passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple, Self
@@ -16,6 +16,8 @@ from expound.errors import ExpoundError
 from expound.models.regions import Region
 from expound.reports.records import Exchange
 
+# A GPU needs many more tokens per pass than a CPU to be busy.
+TOKENS_PER_PASS = {"cpu": 1536, "cuda": 65536}
 PER_POSITION = frozenset(
     {"attended", "content", "word_of", "rationale_mask", "answerable", "response", "unit_of", "readout_mask"}
     | {"decoder_mask", "region_of", "input_ids", "attention_mask", "token_type_ids", "position_ids"}
@@ -269,3 +271,35 @@ def find_last_tokens(batch: Batch, pad_id: int | None) -> Tensor:
     candidates = real if pad_id is None else real & (batch.inputs["input_ids"] != pad_id)
     last = batch.length - 1 - candidates.long().flip(1).argmax(1)
     return torch.where(candidates.any(1), last, real.long().argmax(1))
+
+
+def get_token_budget(device: torch.device) -> int:
+    """Return the padded tokens of a pass without gradients to the weights on a device."""
+    return TOKENS_PER_PASS.get(device.type, TOKENS_PER_PASS["cuda"])
+
+
+def pack(lengths: Sequence[int], budget: int, overhead: int | None = None) -> Iterator[slice]:
+    """Yield consecutive slices of rows, each of at most `budget` padded tokens.
+
+    Args:
+        lengths: the rows' lengths, longest first.
+        budget: padded tokens per pass; a longer row gets a pass of its own.
+        overhead: the most tokens that a row is padded by, as many as cost as much as one more pass. By default a pass
+            that is half full ends where the rows get shorter: without padding there is no mask to apply either.
+    """
+    start = 0
+    while start < len(lengths):
+        longest = max(1, lengths[start])
+        half = start + budget // (2 * longest)
+        most = min(start + max(1, budget // longest), len(lengths))
+        stop = start + 1
+        while stop < most:
+            if overhead is None:
+                joins = stop < half or lengths[stop] == lengths[stop - 1]
+            else:
+                joins = longest - lengths[stop] <= overhead
+            if not joins:
+                break
+            stop += 1
+        yield slice(start, stop)
+        start = stop

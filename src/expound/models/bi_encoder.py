@@ -17,13 +17,12 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from expound.data.alignment import Alignment, align
 from expound.errors import ExpoundError, unknown
 from expound.models.batch import Batch
-from expound.models.checks import find_failure
 from expound.models.encoding import encode as encoding
 from expound.models.encoding.template import TemplateEncoding, encode_rows
 from expound.models.explained import ExplainedModel
 from expound.models.layers.architecture import get_first_position
 from expound.models.layers.similarity import Similarity
-from expound.models.probe import Probe
+from expound.models.probe import Probe, find_failure
 from expound.models.tasks import Regression
 
 Pooling = Literal["mean", "cls"]

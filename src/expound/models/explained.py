@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
-from expound.models.checks import find_failure, is_changed_by_padding
+from expound.models.checks import CHECKS
 from expound.models.encoding import encode as encoding
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.outputs import Capture, Outputs, name_outputs, require_finite_logits
 from expound.models.passes.capture import PassEnded, record_attention
-from expound.models.passes.replace_inputs import mark_last_token, replace_embeddings
+from expound.models.passes.hooks import mark_last_token, replace_embeddings
 from expound.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
-from expound.models.probe import Probe
+from expound.models.probe import Probe, find_failure, is_changed_by_padding
 from expound.models.readout import make_readout_weights
 from expound.models.state import (
     avoid_cudnn_attention,
@@ -50,6 +50,8 @@ class ExplainedModel(HuggingFaceModel):
     """
 
     perturbation_cache: PerturbationCache | None = None
+    checks: ClassVar = CHECKS
+    """How it is checked what methods assume, see `find_failure`."""
 
     @property
     def has_text_head(self) -> bool:

@@ -12,8 +12,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from expound.errors import ExpoundError
+from expound.errors import ExpoundError, ModelFailedError
 from expound.models.batch import PER_POSITION, Batch
+from expound.models.layers.architecture import unwrap_adapter
 from expound.models.layers.head_activation import HEAD_KEY
 from expound.models.outputs import require_finite_logits
 from expound.models.state import freeze_weights
@@ -140,3 +141,85 @@ def _find_largest(values: Tensor) -> float:
     """Return the largest magnitude."""
     # Some heads give −∞ for outputs that are masked.
     return float(torch.where(values.isfinite(), values, 0).abs().max())
+
+
+def find_failure(model: Any, assumption: str, probe: Probe) -> str:
+    """Return why an assumption does not hold for the model; empty if it holds, or if the model is not checked.
+
+    Args:
+        model: an explained model.
+        assumption: `answers`: equal texts get equal predictions, and the probability of a response token depends only
+            on what precedes it; `gradients`: predictions have a gradient at the input embeddings; `readout`: the head
+            reads one position, or the mean of several; `linear_rules` and `shared_rules`: every function of the model
+            follows a rule, see `prove_rules`; `attention`: each layer has one attention map; `padding`: padding does
+            not change predictions; `second_derivatives`: attention is an explicit softmax.
+        probe: the example that is used.
+
+    Raises:
+        ModelFailedError: the model fails on the example.
+    """
+    if not can_be_checked(model):
+        return ""
+
+    def measure() -> str:
+        try:
+            failure: str = model.checks[assumption](model, probe)
+            return failure
+        except ModelFailedError:
+            raise
+        except ExpoundError as error:
+            return str(error)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except MODEL_ERRORS as error:
+            # Raised, not remembered: the next call may succeed.
+            advice = "take another method, or leave the checks out (check=False)"
+            raise describe_failure(model, f"in the check of its {assumption}", error, advice) from error
+
+    reason: str = remember(model, assumption, measure)
+    return reason
+
+
+def describe_failure(model: Any, when: str, error: Exception, advice: str) -> ModelFailedError:
+    """Return an error that says when a model failed, the first line of its own error, and what to do."""
+    name, reason = type(unwrap_adapter(model.model)).__name__, (str(error).strip() or "no message").splitlines()[0]
+    return ModelFailedError(f"{name} fails {when} ({type(error).__name__}: {reason:.120}): {advice}")
+
+
+def can_be_checked(model: Any) -> bool:
+    """Return whether the model is to be checked, and computes in its own type, without mixed precision."""
+    # Accelerate's mixed precision is inside of the model's own forward, so that predictions are rounded.
+    return model.is_checked and not hasattr(model.model, "_original_forward")
+
+
+def is_changed_by_padding(model: Any) -> bool:
+    """Return whether padding is known to change the model's predictions."""
+    return model.is_checked and bool(get_facts(model).get("padding"))
+
+
+def is_exact(model: Any, shortcut: str, batch: Batch, run: Callable[[Batch], Tensor]) -> bool:
+    """Return whether a shortcut gives the prediction of the plain pass, compared on one example once per loaded model.
+
+    A shortcut may be taken only where this is true. It is measured even for models that are not to be checked, since it
+    refuses no model.
+
+    Args:
+        model: an explained model.
+        shortcut: its name.
+        batch: what the example is taken from at the first call.
+        run: a function from the example, without padding, to its logits by the shortcut, one row at least. If it
+            raises, the shortcut does not fit the model.
+    """
+
+    def compare() -> bool:
+        probe = Probe(model, batch)
+        try:
+            found = run(probe.alone)
+            return are_close(found, probe.answer.expand_as(found), probe)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (ExpoundError, *MODEL_ERRORS):
+            return False
+
+    found: bool = remember(model, f"shortcut {shortcut}", compare)
+    return found

@@ -27,8 +27,7 @@ from expound.explainers.plan import AVERAGE_LENGTH, measure_pass
 from expound.metrics import Metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models import ExplainedModel
-from expound.models.encoding.encode import example_to_row, make_batches, select_targets
-from expound.models.encoding.labels import read_examples
+from expound.models.encoding.encode import example_to_row, make_batches, read_examples, select_targets
 from expound.models.generation.model import GeneratingModel
 from expound.models.loading.digest import digest_weights
 from expound.models.loading.load import ModelSource, load

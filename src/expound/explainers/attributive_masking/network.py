@@ -13,7 +13,7 @@ from expound.explainers.attributive_masking.modes import SoftMasking
 from expound.explainers.attributive_masking.retokenization import RetokenizedBatch, Retokenizer
 from expound.explainers.attributive_masking.settings import MaskingSettings, Refinement
 from expound.models import Batch, ExplainedModel
-from expound.models.passes.replace_inputs import replace_embeddings
+from expound.models.passes.hooks import replace_embeddings
 
 
 class MaskingNetwork(nn.Module):

@@ -20,7 +20,7 @@ from expound.explainers.map_metric import MapMetric, load_metric
 from expound.explainers.seeding import example_generators
 from expound.models import Batch, ExplainedModel
 from expound.models.layers.architecture import get_layers
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 from expound.models.state import freeze_weights
 
 

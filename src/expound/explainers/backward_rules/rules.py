@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores, select_target
-from expound.explainers.token_targets import capture_head_input, split_by_target
+from expound.explainers.single_pass import capture_head_input, split_by_target
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.models.checks import is_changed_by_padding
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config
 from expound.models.layers.backward_rules import apply_backward_rules
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules, HeldFactors
 from expound.models.passes.capture import intercept_inputs, record_attention
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 from expound.models.passes.layer_calls import compute_slopes, cut_graph_at_layers
+from expound.models.probe import is_changed_by_padding
 from expound.models.state import choose_attention_type
 
 CAPTURE = Capture(differentiable_twice=True)

@@ -16,11 +16,10 @@ from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import DimensionwiseExplainer, TokenScores, select_target
 from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.models.checks import can_be_checked
 from expound.models.hugging_face import Baselines
 from expound.models.layers.rescale_rule import RescaleRule
-from expound.models.passes.last_layer import skip_unread_positions
-from expound.models.probe import get_tolerance
+from expound.models.passes.hooks import skip_unread_positions
+from expound.models.probe import can_be_checked, get_tolerance
 from expound.models.state import PROCESS_LOCK
 
 CAPTURE = Capture(differentiable_twice=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.explainers.base import DimensionwiseExplainer, Point
-from expound.explainers.gradients.embedding_gradient import EmbeddingGradient
+from expound.explainers.single_pass import EmbeddingGradient
 from expound.models import Batch, ExplainedModel
 
 

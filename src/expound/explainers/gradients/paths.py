@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.packing import get_token_budget, pack
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.batch import get_token_budget, pack
+from expound.models.passes.hooks import skip_unread_positions
 
 Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
 

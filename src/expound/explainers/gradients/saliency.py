@@ -11,7 +11,7 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import check_choice, unknown
 from expound.explainers.base import Aggregate
-from expound.explainers.gradients.embedding_gradient import EmbeddingGradient, sum_gradient
+from expound.explainers.single_pass import EmbeddingGradient, sum_gradient
 
 Norm = Literal["l2", "mean_absolute"]
 

@@ -18,7 +18,7 @@ from expound.explainers.base import OutputExplainer
 from expound.explainers.seeding import example_generators
 from expound.explainers.units import number_units, spread
 from expound.models import Batch, ExplainedModel
-from expound.models.packing import pack
+from expound.models.batch import pack
 from expound.models.perturbation.run import RemovalMethod, run_perturbed
 
 POSITIONS_PER_CALL = 1 << 22

@@ -23,7 +23,7 @@ from expound.explainers.seeding import example_generators
 from expound.metrics.base import Metric
 from expound.metrics.faithfulness.unit_order import check_positive
 from expound.models import Batch, ExplainedModel
-from expound.models.packing import get_token_budget, pack
+from expound.models.batch import get_token_budget, pack
 
 Distance = Literal["hellinger", "reagent", "probability"]
 NOTHING = 1e-6

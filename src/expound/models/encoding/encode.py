@@ -14,10 +14,12 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from expound.data.alignment import Alignment, align, token_mask
+from expound.data.rows import read_examples as read_rows
 from expound.data.rows import read_row
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
 from expound.models.encoding.images import count_leading_tokens
+from expound.models.encoding.labels import renumber_labels
 from expound.models.encoding.template import encode_rows
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import get_part_config
@@ -30,6 +32,29 @@ TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 4096, 1024
 TEXT_COLUMNS = ("text", "text_pair", "prompt", "messages", "sources", "response")
 Rows = Sequence[Mapping[str, Any]]
 TokenizedRows = tuple[Sequence[Any], tuple[Alignment, ...]]
+
+
+def read_examples(model: HuggingFaceModel, data: Any, **columns: Any) -> Sequence[Any]:
+    """Return examples in any form as a list, with labels in the model's numbering where the data names its classes.
+
+    Numbers in rows that come without a list of classes are the model's own. If a table has other columns than
+    canonical ones, a warning says which are read.
+
+    Args:
+        model: the model that is explained.
+        data: see `expound.data.rows.read_examples`.
+        columns: see `ColumnOptions`.
+
+    Raises:
+        ExpoundError: what holds no examples, unknown keys or columns, or a label that the model does not have.
+    """
+    is_exchange = model.task.is_generated
+    examples, line = read_rows(data, is_exchange=is_exchange, **columns)
+    if line:
+        logger.warning("%s", line)
+    if hasattr(examples, "features"):
+        return list(examples) if is_exchange else renumber_labels(model, examples)
+    return examples
 
 
 def example_to_row(example: Any) -> dict[str, Any]:

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from expound.data.rows import read_examples as read_rows
 from expound.errors import ExpoundError
 from expound.models.hugging_face import HuggingFaceModel, find_equal_names
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-logger = logging.getLogger(__name__)
 TRUTH = {"false": "0", "true": "1"}
 """The numbers of labels that are booleans."""
 NUMBER = re.compile(r"(?i)(?:label_?)?(\d{1,9})")
-
-
-def read_examples(model: HuggingFaceModel, data: Any, **columns: Any) -> Sequence[Any]:
-    """Return examples in any form as a list, with labels in the model's numbering where the data names its classes.
-
-    Numbers in rows that come without a list of classes are the model's own. If a table has other columns than
-    canonical ones, a warning says which are read.
-
-    Args:
-        model: the model that is explained.
-        data: see `expound.data.rows.read_examples`.
-        columns: see `ColumnOptions`.
-
-    Raises:
-        ExpoundError: what holds no examples, unknown keys or columns, or a label that the model does not have.
-    """
-    is_exchange = model.task.is_generated
-    examples, line = read_rows(data, is_exchange=is_exchange, **columns)
-    if line:
-        logger.warning("%s", line)
-    if hasattr(examples, "features"):
-        return list(examples) if is_exchange else renumber_labels(model, examples)
-    return examples
 
 
 def renumber_labels(model: HuggingFaceModel, data: Dataset) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from torch.func import jvp, vmap
 from expound.models.batch import Batch
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.outputs import Capture
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 
 TOKENS_PER_CHUNK = 4096
 PASSES_PER_PART = 1.4

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from expound.explainers.learned.learned_attention import LearnedAttention
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 from expound.models.state import preserve_random_state
 from expound.objectives.base import task_losses
 from expound.training.bilevel.inner_optimizers import InnerOptimizer

@@ -14,7 +14,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from expound.errors import ExpoundError
 from expound.metrics.simulatability import simulatability
 from expound.models import Batch, ExplainedModel
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 from expound.objectives import CrossEntropy, Objective, StepContext
 from expound.training.bilevel.inner_optimizers import make_inner_optimizer
 from expound.training.bilevel.lookahead import LookaheadStep, Student, seeded_random_state

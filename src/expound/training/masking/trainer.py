@@ -18,7 +18,7 @@ from expound.explainers.learned.base import WEIGHTS
 from expound.metrics import Metric
 from expound.models import Batch, ExplainedModel
 from expound.models.outputs import require_finite_logits
-from expound.models.passes.last_layer import skip_unread_positions
+from expound.models.passes.hooks import skip_unread_positions
 from expound.objectives import Objective, StepContext
 from expound.objectives.masking import MaskingStep, concat_inverse, masking_objectives, repeat_batch
 from expound.training.loop.lora import merge_lora
