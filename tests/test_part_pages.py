@@ -108,6 +108,7 @@ def test_texts_of_pages_are_of_existing_parts_and_a_part_without_texts_has_a_pag
             continue
         texts, facts = parts.IDEAS[kind.folder]["parts"], parts.facts_of(kind)
         assert texts.keys() <= facts.keys()
+        assert parts.symbols.SYMBOLS[kind.folder]["parts"].keys() <= facts.keys()
         assert parts.group_by_family(kind, facts).keys() <= parts.IDEAS[kind.folder]["families"].keys() | {"other"}
         newest = [name for name in facts if name in kind.registry.native][-1]
         monkeypatch.delitem(texts, newest)

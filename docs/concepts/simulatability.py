@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Simulatability
 #
-# An explanation is useful to somebody who understands the model better with it: who predicts correctly what the model
-# will answer. Simulatability is the share of such predictions that agree with the model. It judges explanations by
-# what a student, a person or another model, learns from them.
+# An explanation is useful if somebody who reads it understands the model better, and can guess what it will predict.
+# Simulatability is the share of such guesses that agree with the model. It judges explanations by what a student, a
+# person or another model, learns from them.
 # %%
 import expound
 
@@ -22,14 +22,14 @@ from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
 lessons, exam = train.select(range(30)), test.select(range(200))
-answers = [item.prediction.value for item in expound.attribute(model, exam, method="random")]
+predictions = [item.prediction.value for item in expound.attribute(model, exam, method="random")]
 for method in ("occlusion", "random"):
     explained = expound.attribute(model, lessons, method=method)
     labels = [item.prediction.value for item in explained]
     for shown in (None, 3):
         texts = [" ".join(word for word, _ in item.top(shown or len(item.units))) for item in explained]
         student = make_pipeline(CountVectorizer(), MultinomialNB()).fit(texts, labels)
-        agreement = (student.predict(exam["text"]) == answers).mean()
+        agreement = (student.predict(exam["text"]) == predictions).mean()
         print(method, "3 words" if shown else "all words", agreement)
 
 # %% [markdown]
@@ -38,11 +38,11 @@ for method in ("occlusion", "random"):
 # one run, small differences are chance.
 #
 # ## When it misleads
-# - **Explanations must not be shown at the exam.** They may give the answer away: an explanation that contains the
+# - **Explanations must not be shown at the exam.** They may give the prediction away: an explanation that contains the
 #   prediction itself makes any student perfect and explains nothing.
 # - **The student matters.** One who learns the task without help has nothing to gain, and what helps a word counter
 #   need not help a person.
-# - **It is not [faithfulness](faithfulness.md).** Words that merely go together with an answer can teach it too.
+# - **It is not [faithfulness](faithfulness.md).** Words that merely go together with a prediction can teach it too.
 #
 # A [human study](../tutorials/08_a_human_study.md) lets people predict a model. [SMaT](../recipes/smat.md) trains
 # explanations that help a student ([tutorial](../tutorials/03_teach_a_student.md)).

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import blocks
 import notebooks
+import outputs
 
 import pictures
 
@@ -26,30 +27,36 @@ QUICK = ("01_trust_an_explanation", "02_train_with_rationales")
 def main(everything: bool) -> None:
     """Run the examples of the reference, draw the pictures, and run the tutorials; a failure of one is an error.
 
-    A second process makes examples and pictures while this one runs the tutorials. A public name without an example is
-    reported; with `everything` it is an error.
+    A second process makes examples and pictures while this one runs the tutorials. A public name without an example,
+    and a line of output that the README shows and its commands do not print, are reported; with `everything` they are
+    errors.
     """
     shutil.rmtree(OUTPUT / "work", ignore_errors=True)
-    problems = "\n".join(sorted(blocks.find_missing()))
+    problems = sorted(blocks.find_missing())
     if problems and everything:
-        sys.exit(problems)
-    sys.stderr.write(problems and f"{problems}\n")
+        sys.exit("\n".join(problems))
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         pictures_made = pool.submit(make_pictures)
         for file in notebooks.tutorials():
             if everything or file.stem in QUICK or file.parent.name == "concepts":
                 sys.stderr.write(f"{file.stem}: {notebooks.execute(file, OUTPUT):.0f} s\n")
-        pictures_made.result()
+        problems += pictures_made.result()
+    sys.stderr.writelines(f"{problem}\n" for problem in problems)
+    sys.exit(bool(problems) and everything)
 
 
-def make_pictures() -> None:
-    """Run the examples of the reference and draw the pictures."""
+def make_pictures() -> list[str]:
+    """Run the examples of the reference and the README, and draw the pictures; return the outputs that are missing."""
     start = time.monotonic()
     blocks.run(OUTPUT / "work" / "reference")
     sys.stderr.write(f"examples of the reference: {time.monotonic() - start:.0f} s\n")
     start = time.monotonic()
     pictures.write(OUTPUT)
     sys.stderr.write(f"pictures: {time.monotonic() - start:.0f} s\n")
+    start = time.monotonic()
+    missing = outputs.update_pages(OUTPUT / "work" / "readme")
+    sys.stderr.write(f"commands of the README: {time.monotonic() - start:.0f} s\n")
+    return missing
 
 
 if __name__ == "__main__":

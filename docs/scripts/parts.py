@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import examples
 import parameters
 import scores
+import symbols
 import yaml
-from latex2mathml.converter import convert
 
 from expound.data import READERS
 from expound.data.cards import DataCard, MethodCard, MetricCard, display_name
@@ -193,7 +193,7 @@ def _definition(kind: Kind, name: str, facts: Mapping[str, str], texts: Mapping[
     """Return the section with the equation, what is computed, how to read a value, and the properties."""
     lines = ["## Definition"]
     if "equation" in texts:
-        lines.append(f'<p class="equation">{_equation(texts["equation"])}</p>')
+        lines.append(symbols.render_equation(kind.folder, name, texts["equation"]))
     # Other pages have the first line of the docstring below the equation, from the reference.
     lines += [texts["computed"]] if "computed" in texts else [_reference(kind, name)]
     if "read" in texts:
@@ -351,11 +351,6 @@ def _card_title(kind: Kind, name: str) -> str:
     if kind.folder == "methods":
         return kind.registry.cards(MethodCard)[name].title
     return cards()[name].heading if kind.folder == "metrics" else ""
-
-
-def _equation(latex: str) -> str:
-    """Return MathML. Few fonts have the set difference sign that LaTeX's becomes, so it is replaced by a common one."""
-    return convert(latex, display="block").replace("&#x02216;", "∖").replace("&#x029F5;", "∖")
 
 
 def _summary(kind: Kind, name: str) -> str:

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Robustness
 #
-# Three questions: does the answer stay the same when a name or a number is swapped? Does the explanation stay the same
-# when the prediction does? Do two models that differ only in their random seed have similar explanations?
+# Three questions: does the prediction stay the same when a name or a number is swapped? Does the explanation stay the
+# same when the prediction does? Do two models that differ only in their random seed have similar explanations?
 # %%
 import expound
 
@@ -11,7 +11,7 @@ arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "dis
 expound.train("tiny", (train, dev), "baseline", output_dir="baseline", options={"masked_share": 0.1}, args=arguments)
 model = expound.load("baseline", device="cpu")
 # %% [markdown]
-# ## The answer
+# ## The prediction
 #
 # `expound attack` swaps contractions, names, places and numbers, which should not matter, and searches for a text on
 # which the model is wrong.

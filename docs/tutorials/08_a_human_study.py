@@ -64,11 +64,11 @@ expound.attribute(model, [test[0]], method=methods[2])
 # - `rank`: rank explanations of the same prediction.
 # - `highlight`: mark the evidence in the text. The marks are rationales, for training or for plausibility metrics.
 #   People mark words, or sentences if the protocol says `main: {unit: sentence}`.
-# - `simulate`: predict the model's answer, first without and then with an explanation. The result is the gain.
-# - `counterfactual`: people know the model's answer to an example. They predict its answer to a changed version, in
+# - `simulate`: guess the model's prediction, first without and then with an explanation. The result is the gain.
+# - `counterfactual`: people know the model's prediction for an example. They guess it for a changed version, in
 #   which words are removed or replaced, before and after they see an explanation of the original example. The protocol
 #   sets the change: `change: {how: remove, words: 3, balanced: true}`. It is drawn with the protocol's seed and is the
-#   same for every method. With `balanced`, half of the versions change the model's answer, if there are enough such
+#   same for every method. With `balanced`, half of the versions change the model's prediction, if there are enough such
 #   versions.
 #
 # For a language model, people rank what each method says about the sources of an answer:

@@ -59,10 +59,15 @@ def test_simulation_studies_have_the_power_of_a_t_test():
     assert found.power == pytest.approx(expected, abs=0.04)
 
 
-@pytest.mark.parametrize("options", [{"effect": 0.4}, {"effect": 0.5, "kind": "simulate"}, {"effect": 0.6, "item": -1}])
-def test_invalid_designs_are_refused(options):
-    with pytest.raises(ExpoundError, match="expected"):
-        simulate_power(StudyDesign(**options), 1)
+def test_invalid_designs_are_refused():
+    for options, people, message in (
+        ({"effect": 0.4}, 9, "an effect from 0.5 to below 1, got 0.4"),
+        ({"effect": 0.5, "kind": "simulate"}, 9, "an effect from 0.0 to below 0.4, got 0.5"),
+        ({"effect": 0.6, "item": -1}, 9, "deviations that are not negative"),
+        ({"effect": 0.6}, 1, "2 people or more, got 1"),
+    ):
+        with pytest.raises(ExpoundError, match=message):
+            simulate_power(StudyDesign(**options), people)
 
 
 def test_the_command_prints_a_row_for_each_number_of_people(capsys):

@@ -1,5 +1,6 @@
 """expound: train transformers whose explanations are good, attribute their outputs, and measure the attributions."""
 
+import logging
 from typing import Any
 
 import lazy_loader
@@ -17,3 +18,5 @@ def _load_metric(spec: str) -> Any:
 
 
 set_metric_loader(_load_metric)
+# transformers imports bitsandbytes, which warns about optional kernels, and about every layer in every pass.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

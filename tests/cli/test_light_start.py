@@ -43,6 +43,9 @@ def test_help_and_misspelt_options_import_no_torch(tmp_path):
         "2 attack --model ./nowhere --data generated", "2 serve --model ./nowhere",
         "2 train er_joint --explainer rolout --config tiny --data generated --output-dir y",
         "2 train aml --metric nothing --model m --data generated --output-dir y",
+        "2 train custom --objectives cross_entropi --config tiny --data generated --output-dir y",
+        "2 train baseline --config tiny --set learning_rat=3 --data generated --output-dir y",
+        "2 train baseline --config tiny --set learning_rate=fast --data generated --output-dir y",
         "2 train baseline --model ./nowhere --data generated --output-dir y",
         "2 train baseline --config tiny --data sst:nowhere --output-dir y",
         "2 people create new --result nowhere", "0 people power --effect 0.7 --people 3 --runs 10",
@@ -70,7 +73,6 @@ def test_the_help_of_training_shows_every_recipe_and_its_departures_from_the_pap
     [
         "train", "train er_joint --explainer", "train er_joint --data x",
         "train baseline --config tin --data generated --output-dir y",
-        "train baseline --config tiny --set learning_rat=3 --data generated --output-dir y",
         "study run nowhere.py", "study status nowhere",
         "compare --model m --data generated --methods occlusoin", "compare --model m --data generated --metrics acu",
         "compare --model m --data generated --metrics rationale_auc?k=1",

@@ -22,7 +22,7 @@ def test_a_model_from_scratch_is_trained_judged_and_ready_to_load(tmp_path, caps
     metrics = json.loads((folder / "metrics.json").read_text())
     assert f"accuracy: {metrics['accuracy']:.4f}" in shown.out
     (head,) = (line for line in shown.out.splitlines() if line.startswith("dev ("))
-    assert re.fullmatch(r"dev \(\d+ rows\), best epoch 1 of 1:", head)
+    assert re.fullmatch(r"dev \(\d+ rows\), best epoch 1 of 1 by accuracy:", head)
     config = json.loads((folder / "expound_run.json").read_text())["config"]
     assert config["arguments"]["weight_decay"] == 0.1
     assert config["max_length"] == 32
@@ -74,7 +74,7 @@ def test_a_guided_run_says_its_weights_and_its_figures_before_training(tmp_path,
     assert main(["train", "er_joint", *SMALL, *settings]) == 0
     head, *lines = (line for line in capsys.readouterr().out.splitlines() if line)
     assert re.fullmatch(
-        r"dev \(\d+ rows\), best epoch 1 of 1; loss = 1 · cross_entropy \+ 10 · rationale_alignment:", head
+        r"dev \(\d+ rows\), best epoch 1 of 1 by loss; loss = 1 · cross_entropy \+ 10 · rationale_alignment:", head
     )
     (first,) = (entry for entry in read_history(tmp_path / "run") if entry.get("step") == 0)
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())

@@ -72,11 +72,11 @@ def test_data_is_a_spec_a_mapping_a_pair_or_a_dataset_with_dev(splits, form, tmp
 def test_rows_of_the_users_own_train_the_model_that_the_same_file_trains(form, tmp_path, caplog):
     rows = {"rows": REVIEWS, "frame": pd.DataFrame(REVIEWS), "dataset": Dataset.from_list(REVIEWS)}[form]
     columns = {"text_column": "review", "label_column": "stars", "rationale_column": "why"}
-    result = expound.train("tiny", rows, "er_joint", output_dir=tmp_path / "run", columns=columns, args=QUICK)
+    result = expound.train("tiny", rows, "er_joint", output_dir=tmp_path / "run", args=QUICK, **columns)
     assert "of 60 rows, 48 are trained on, 11 choose the best checkpoint and 1 are left for a test" in caplog.text
     (tmp_path / "reviews.jsonl").write_text("\n".join(map(json.dumps, REVIEWS)))
     spec = f"jsonl:{tmp_path / 'reviews.jsonl'}"
-    same = expound.train("tiny", spec, "er_joint", output_dir=tmp_path / "file", columns=columns, args=QUICK)
+    same = expound.train("tiny", spec, "er_joint", output_dir=tmp_path / "file", args=QUICK, **columns)
     assert same.metrics == result.metrics
     assert result.model.labels == ("bad", "good")
     assert result.metrics["rationale_alignment"] > 0
@@ -87,7 +87,7 @@ def test_splits_share_their_labels_and_pairs_have_columns(tmp_path):
     train = [{"a": f"premise {n}", "b": "what follows", "gold": ["no", "yes", "unsure"][n % 3]} for n in range(9)]
     dev = pd.DataFrame(train[:2])
     columns = {"text_column": "a", "text_pair_column": "b", "label_column": "gold"}
-    result = expound.train("tiny", (train, dev), "baseline", output_dir=tmp_path, columns=columns, args=QUICK)
+    result = expound.train("tiny", (train, dev), "baseline", output_dir=tmp_path, args=QUICK, **columns)
     assert result.model.labels == ("no", "unsure", "yes")
 
 
@@ -137,7 +137,7 @@ def test_a_model_with_its_tokenizer_is_trained_in_place(splits, tmp_path):
         ({"data": [{"text": "a", "label": 0}]}, "1 rows are too few to set some aside.*: pass dev="),
         ({"data": ([], [])}, "the train data as a spec, a datasets.Dataset, a pandas DataFrame or a list of dicts"),
         (
-            {"data": REVIEWS, "columns": {"text_column": "body"}},
+            {"data": REVIEWS, "text_column": "body"},
             r"the data has no column 'body' \(text_column\); it has: review",
         ),
         ({"data": [{"text": "a", "label": 1}, {"text": "b", "label": "x"}]}, "a column with values of several types"),

@@ -59,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     number after Ctrl-C or SIGTERM, with a line about what was saved. Unreadable and unwritable files are bad input.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    # Other libraries import bitsandbytes, which then warns about kernels that are not installed.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         with handle_signals():
             app(args=None if argv is None else list(argv))

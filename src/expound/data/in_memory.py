@@ -99,7 +99,7 @@ def _describe_table(data: Dataset, read: Dataset, columns: Columns) -> str:
             continue
         used.add(column)
         kind = read.features.get(name)
-        classes = f" ({len(kind.names)} classes)" if hasattr(kind, "names") else ""
+        classes = f" ({len(kind.names)} class{'es' * (len(kind.names) != 1)})" if hasattr(kind, "names") else ""
         parts.append(f"{name if name == column else f'{name} ← {column}'}{classes}")
     unused = [name for name in data.column_names if name not in used]
     if not unused and not any("←" in part for part in parts):

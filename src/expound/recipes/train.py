@@ -36,7 +36,6 @@ def train(
     preset: str | None = None,
     args: TrainingArguments | Mapping[str, Any] | None = None,
     options: RunOptions | Mapping[str, Any] | None = None,
-    columns: Mapping[str, str] | None = None,
     search: Mapping[str, Iterable[Any]] | None = None,
     **params: Any,
 ) -> TrainResult:
@@ -70,13 +69,13 @@ def train(
         args: arguments of transformers' Trainer by name, such as `{"num_train_epochs": 3}`; or `TrainingArguments`, of
             which values that differ from their own defaults override the recipe's.
         options: options of the run, a `RunOptions` or some of them by name, such as `{"max_length": 128, "seed": 1}`.
-        columns: the columns of the data by role: `text_column`, `text_pair_column`, `label_column`, `rationale_column`
-            (marked characters as [[start, end], …], marked words, or a 0 or 1 for each word).
         search: values of parameters of the recipe, options of the run or arguments of the Trainer, such as
             `{"weight": [0.1, 1, 10], "learning_rate": [1e-5, 3e-5]}`. Each combination is trained in
             `output_dir`/search, and the best is copied to `output_dir`: by the metric that the recipe exists for, on
             dev, with accuracy at most .01 below the best. The record there, `expound_run.json`, has all figures.
-        params: parameters of the recipe, such as `explainer` and `weight`.
+        params: parameters of the recipe, such as `explainer` and `weight`, and columns of a table: `text_column`,
+            `text_pair_column`, `label_column`, `rationale_column` (marked characters as [[start, end], …], marked
+            words, or a 0 or 1 for each word).
 
     Returns:
         `model`, ready for `expound.attribute`; `metrics` on the dev split; `history`, everything that was logged; and
@@ -87,11 +86,13 @@ def train(
             no run can be chosen.
     """
     _check_owners(recipe, params)
+    own = inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters if isinstance(recipe, str) else ()
+    roles = [field.name for field in fields(ColumnOptions) if field.name not in own]
+    columns = {name: params.pop(name) for name in roles if name in params}
 
     def change_recipe(**changes: Any) -> Recipe:
         return make_recipe(recipe, preset=preset, **params | changes)
 
-    own = inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters if isinstance(recipe, str) else ()
     searched = None if search is None else Search.create(change_recipe, search, own)
     method = searched.candidates[0].recipe if searched else change_recipe()
     run_options = options if isinstance(options, RunOptions) else RunOptions.with_overrides(None, options or {})
@@ -101,7 +102,7 @@ def train(
     run_options = replace(run_options, seed=arguments.pop("seed", run_options.seed), arguments=arguments)
     if output_dir is None:
         raise ExpoundError("expected a folder for the trained model: pass output_dir=")
-    train_data, dev_data = _find_splits(data, dev, run_options.seed, columns or {})
+    train_data, dev_data = _find_splits(data, dev, run_options.seed, columns)
     start, processor = _unwrap_model(model, method)
     if run_options.processing_class is None:
         run_options = replace(run_options, processing_class=processor)
@@ -109,9 +110,9 @@ def train(
 
 
 def _check_owners(recipe: str | Recipe, params: Mapping[str, Any]) -> None:
-    """Raise ExpoundError for a parameter that is no parameter of the recipe, but one of the run or of the data."""
+    """Raise ExpoundError for a parameter that is no parameter of the recipe, but one of the run."""
     own = inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters if isinstance(recipe, str) else ()
-    for owner, kind in (("args", TrainingArguments), ("options", RunOptions), ("columns", ColumnOptions)):
+    for owner, kind in (("args", TrainingArguments), ("options", RunOptions)):
         for name in params:
             if name not in own and name in {field.name for field in fields(kind)}:
                 raise ExpoundError(f"{name} is no parameter of the recipe: pass {owner}={{{name!r}: …}}")

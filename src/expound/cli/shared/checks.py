@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from expound.cli.shared.options import split_ids
 from expound.errors import ExpoundError, check_choice, unknown
@@ -53,21 +54,23 @@ def check(
             raise ExpoundError(f"the file or folder {path} of the data {data} does not exist")
 
 
-def check_arguments(names: Sequence[str]) -> None:
-    """Raise ExpoundError for a name that is not an argument of transformers' Trainer."""
-    # The names are read from the source file, since importing TrainingArguments imports torch.
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise ExpoundError for an argument that transformers' Trainer does not have, or a text in place of a number."""
+    # They are read from the source file, since importing TrainingArguments imports torch.
     package = find_spec("transformers")
-    if not names or package is None or package.origin is None:
+    if not arguments or package is None or package.origin is None:
         return
-    valid = set[str]()
+    valid = dict[str, str]()
     for node in ast.parse(Path(package.origin).with_name("training_args.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments":
             for part in node.body:
                 if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                    valid.add(part.target.id)
-    for name in names:
+                    valid[part.target.id] = ast.unparse(part.annotation)
+    for name, value in arguments.items():
         if valid and name not in valid:
             raise ExpoundError(f"unusable training arguments: {unknown('argument', name, valid)}")
+        if isinstance(value, str) and valid and {"float", "int", "bool", "None"} >= set(valid[name].split(" | ")):
+            raise ExpoundError(f"unusable training arguments: {name} is {valid[name]}, got {value!r}")
 
 
 def _check_methods(methods: str | None) -> None:

@@ -46,6 +46,15 @@ def say_split_sizes(data: str, named: dict[str, Any], rows: dict[str, int]) -> N
         say("(judge the model on the remaining rows with --split test)")
 
 
+def judging_options(data: str, dev_split: str, named: dict[str, Any]) -> list[str]:
+    """Return the options of `compare` for data that a model was trained on; of a divided file, the test rows."""
+    from expound.data.load import open_reader
+
+    split = "test" if open_reader(data, **named).default_split == "all" else dev_split
+    columns = [word for name, column in named.items() for word in (f"--{name.replace('_', '-')}", column)]
+    return ["--data", data, "--split", split, *columns]
+
+
 def get_data_name(data: str) -> str:
     """Return the name of the file or folder, or the spec if it has no path."""
     from expound.data.load import open_reader

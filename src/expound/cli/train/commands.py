@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
-from expound.cli.shared.checks import check
+from expound.cli.shared.checks import check, check_arguments
 from expound.cli.shared.help import GroupedCommand
 from expound.cli.train.options import check_command, make_seed_folders, parse_trainer_arguments, run
-from expound.data.registry import parse_params
+from expound.data.registry import parse_params, split_ids
 from expound.errors import ExpoundError, check_choice
 from expound.training.loop.options import PYTHON_ONLY, RunOptions
 
@@ -89,9 +89,10 @@ def _group() -> None:
 
 
 def check_names(words: Sequence[str]) -> None:
-    """Raise ExpoundError for an unknown explainer or metric, or for a model or data that do not exist."""
+    """Raise ExpoundError for an unknown explainer, metric, objective or argument, or a missing model or data."""
     from expound.explainers.registry import EXPLAINERS
     from expound.metrics.registry import METRICS
+    from expound.objectives.registry import OBJECTIVES
     from expound.recipes.registry import GUIDES
 
     given = dict(pairwise(words))
@@ -99,6 +100,9 @@ def check_names(words: Sequence[str]) -> None:
     for option, known in (("--explainer", {*EXPLAINERS, *GUIDES}), ("--metric", {*METRICS})):
         if option in given and words[0] != "smat":
             check_choice(option.strip("-"), re.split("[?:]", given[option])[0], known)
+    for spec in split_ids(given["--objectives"]) if "--objectives" in given else ():
+        check_choice("objective", spec.split("?")[0], {*OBJECTIVES})
+    check_arguments(parse_trainer_arguments([value for option, value in pairwise(words) if option == "--set"]))
     model = given.get("--model", given.get("-m"))
     check(models=[] if model is None else [model], data=given.get("--data", given.get("-d")))
 

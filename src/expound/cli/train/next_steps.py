@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +48,17 @@ def print_change(recipe: Recipe, result: TrainResult, start: str, dev: Dataset, 
 
 
 def say_next_commands(
-    recipe: Recipe, result: TrainResult, start: str, data: str, split: str, prompt: Mapping[str, str | None]
+    recipe: Recipe, result: TrainResult, start: str, data: Sequence[str], prompt: Mapping[str, str | None]
 ) -> None:
-    """Say how to look at the run's explanations, and how to judge them; `prompt`: the options of a prompted model."""
+    """Say how to look at the run's explanations, and how to judge them.
+
+    Args:
+        recipe: the recipe.
+        result: its run.
+        start: the model that the run began with.
+        data: the options of the data to judge on.
+        prompt: the options of a prompted model.
+    """
     folder = Path(result.output_dir)
     saved = find_saved_explainers(folder)
     model = start if recipe.keeps_model else str(folder)
@@ -62,7 +70,7 @@ def say_next_commands(
         shared += ["--task", "generation"]
     say("next:")
     _say_command("explain", "TEXT", *shared, *(["--methods", methods[0]] if methods else []))
-    judged = ["compare", *shared, "--data", data, "--split", split]
+    judged = ["compare", *shared, *data]
     if recipe.keeps_model or not _is_classifier(start):
         _say_command(*judged, "--methods", ",".join([*(methods or ["integrated_gradients", "occlusion"]), "random"]))
     else:

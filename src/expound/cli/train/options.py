@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from expound.cli.shared import options
-from expound.cli.shared.checks import check, check_arguments
+from expound.cli.shared.checks import check
 from expound.cli.shared.console import console, say, silence_libraries
-from expound.cli.shared.reading import say_columns, say_split_sizes
+from expound.cli.shared.reading import judging_options, say_columns, say_split_sizes
 from expound.cli.shared.stopping import set_stop_message
 from expound.cli.shared.threads import Threads, hidden_size, set_threads
 from expound.cli.train.control import print_difference, print_over_seeds, require_effect
@@ -160,7 +160,8 @@ def run(
         # A control run has told more already.
         elif not control:
             print_change(recipe, result, start, dev, run_options)
-        say_next_commands(recipe, result, start, data, dev_split, {"--template": template, "--labels": labels})
+        judged = judging_options(data, dev_split, named)
+        say_next_commands(recipe, result, start, judged, {"--template": template, "--labels": labels})
 
 
 def load_prompted(
@@ -195,7 +196,6 @@ def check_command(values: Mapping[str, Any], device: str | None) -> None:
     options.prompt_options(values.get("template"), values.get("labels"))
     if device not in (None, "cpu", "cuda"):
         raise ExpoundError(f"expected the device cpu or cuda, got {device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs")
-    check_arguments(list(parse_trainer_arguments(values.get("argument"))))
 
 
 def choose_starting_point(model: str | None, config: str | None) -> str:
@@ -295,10 +295,12 @@ def _describe_best_epoch(result: TrainResult) -> str:
     if not epochs:
         return ""
     last = evaluations[-1]["epoch"]
-    planned = _read_record(result)["config"].get("arguments", {}).get("num_train_epochs", 3)
+    arguments = _read_record(result)["config"].get("arguments", {})
+    planned = arguments.get("num_train_epochs", 3)
     # The last evaluation of a whole run can lie before its end, so half an epoch may be missing.
     stopped = f" (stopped early: {planned:g} were planned)" if last < planned - 0.5 else ""
-    return f", best epoch {epochs[0]:g} of {last:g}{stopped}"
+    chosen_by = arguments.get("metric_for_best_model") or "loss"
+    return f", best epoch {epochs[0]:g} of {last:g} by {chosen_by}{stopped}"
 
 
 def print_report(result: TrainResult, split: str, count: int) -> None:

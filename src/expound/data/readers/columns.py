@@ -231,7 +231,7 @@ def _find_text_columns(options: ColumnOptions, names: list[str], where: str) -> 
     raise ExpoundError(
         f"{where} has no column with a usual name for text ({', '.join(TEXTS)}, or two: "
         f"{', '.join(map('+'.join, PAIRS[1:5]))}); it has: {', '.join(names)}; "
-        "name it with text_column= (in a spec: ?text_column=NAME)"
+        "name it with text_column=NAME (--text-column NAME)"
     )
 
 

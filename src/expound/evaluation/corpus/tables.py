@@ -55,4 +55,4 @@ def _make_cluster_row(row: Cluster, longest: int) -> tuple[str, ...]:
 
 
 def _format_interval(row: Mapping[Any, Any]) -> str:
-    return f"{row['low']:+.3f} to {row['high']:+.3f}"
+    return f"{row['low']:+.3f}…{row['high']:+.3f}"

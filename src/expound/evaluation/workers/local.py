@@ -173,8 +173,7 @@ def prepare_worker(threads: int) -> None:
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    for name in ("expound.models.encoding.encode", "bitsandbytes"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("expound.models.encoding.encode").setLevel(logging.ERROR)
 
 
 def _stop_with_parent() -> None:

@@ -16,9 +16,10 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_flash_attention_utils import FLASH_ATTENTION_COMPATIBILITY_MATRIX
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file, logging
 
 from expound.errors import ExpoundError, shorten
+from expound.reports.progress import is_interactive
 
 COUNTS = (
     "vocab_size",
@@ -43,9 +44,14 @@ UNUSED = re.compile(r"(^|\.)pooler\.|(position_ids|inv_freq|masked_bias|num_batc
 def describe_load_errors(name: str, what: str = "model") -> Iterator[None]:
     """Turn any exception of a library inside the block into an ExpoundError of one line.
 
+    transformers draws progress bars also into logs; inside the block it does so only where a person sees them.
+
     Raises:
         ExpoundError: it names the checkpoint, and the file and key if they are known.
     """
+    hides_bars = logging.is_progress_bar_enabled() and not is_interactive()
+    if hides_bars:
+        logging.disable_progress_bar()
     try:
         yield
     except ExpoundError:
@@ -55,6 +61,9 @@ def describe_load_errors(name: str, what: str = "model") -> Iterator[None]:
         if "safetensors" in str(error) and _has_pickled_weights(name):
             raise make_pickle_error(name) from error
         raise ExpoundError(f"no {what} could be loaded from {name!r}: {_reason(error)}") from error
+    finally:
+        if hides_bars:
+            logging.enable_progress_bar()
 
 
 def check_files(name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -31,8 +30,6 @@ def quantization_options(dtype: Any) -> dict[str, Any]:
         raise ExpoundError(f"dtype={dtype!r} needs the extra 'quantized': pip install 'expound[quantized]'")
     from transformers import BitsAndBytesConfig  # noqa: PLC0415
 
-    # bitsandbytes warns about every layer in every pass.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     return {"quantization_config": BitsAndBytesConfig(**BITS[dtype])}
 
 
