@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,18 @@ def sweep_others(names: Iterable[str], usual: Iterable[str] = USUAL) -> list[Any
         elif os.environ.get("EXPOUND_SWEEP"):
             parameters.append(pytest.param(name, marks=pytest.mark.sweep))
     return parameters
+
+
+def rotate(firsts: Iterable[Any], seconds: Sequence[Any]) -> list[Any]:
+    """Pairs of a test: each of the first with one of the second on every run, in turn, and all pairs in `make sweep`."""
+    pairs: list[Any] = []
+    for number, first in enumerate(firsts):
+        for place, second in enumerate(seconds):
+            if place == number % len(seconds):
+                pairs.append((first, second))
+            elif os.environ.get("EXPOUND_SWEEP"):
+                pairs.append(pytest.param(first, second, marks=pytest.mark.sweep))
+    return pairs
 
 
 def tiny(

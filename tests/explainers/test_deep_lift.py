@@ -14,7 +14,7 @@ import expound
 from causal import causal
 from expound import ExpoundError
 from expound.models.layers.rescale_rule import RescaleRule
-from families import replace_rms_norms
+from families import replace_rms_norms, sweep_others
 from models.test_generation import PROMPTS, RESPONSES
 from small import FAMILIES, small, uneven
 from two_sided import NAMES, two_sided
@@ -33,7 +33,7 @@ def slopes(model, at, baseline):
     return torch.autograd.grad(total, at)[0]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sweep_others(FAMILIES))
 @pytest.mark.parametrize(("baselines", "output"), [("mask", "logit"), ("zero", "prob")])
 @torch.no_grad()
 def test_scores_sum_to_the_change_of_the_output(family, baselines, output):

@@ -10,7 +10,7 @@ from expound.explainers import EXPLAINERS
 from expound.explainers.units import number_units
 from expound.models import Capture
 from families import FAMILIES as RECORDS
-from families import sweep_others
+from families import rotate, sweep_others
 from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, make_explainer, shared, small, uneven
 
 VARIANTS = [
@@ -59,8 +59,7 @@ def test_padding_changes_no_score_in_single_precision(family, method):
     check_padding(method, model, model.encode(uneven(family, 3)), 1e-5)
 
 
-@pytest.mark.parametrize("method", NATIVE)
-@pytest.mark.parametrize("family", sweep_others(SPAN_FAMILIES, ["bert", "gpt2"]))
+@pytest.mark.parametrize(("method", "family"), rotate(NATIVE, SPAN_FAMILIES))
 @torch.no_grad()
 def test_padding_changes_no_score_of_spans(family, method):
     model = shared(family, "QuestionAnswering")
@@ -100,8 +99,7 @@ def test_inference_mode_is_answered_or_refused_by_name(method):
             assert make_explainer(method).attribute(model, batch).isfinite().all()
 
 
-@pytest.mark.parametrize("method", NATIVE)
-@pytest.mark.parametrize("head", ["regression", "multi_label", "bfloat16", "mean pooling"])
+@pytest.mark.parametrize(("method", "head"), rotate(NATIVE, ["regression", "multi_label", "bfloat16", "mean pooling"]))
 def test_every_method_explains_other_heads_and_dtypes(head, method):
     if head == "bfloat16":
         model = shared("bert", dtype=torch.bfloat16)
@@ -137,8 +135,7 @@ def count_passes(model, call):
     return passes["forward"], passes["backward"], result
 
 
-@pytest.mark.parametrize("method", VARIANTS)
-@pytest.mark.parametrize("family", sweep_others(["bert", "gpt2", "vit"], ["bert", "vit"]))
+@pytest.mark.parametrize(("method", "family"), rotate(VARIANTS, ["bert", "gpt2", "vit"]))
 @torch.no_grad()
 def test_passes_run_are_at_most_those_announced(family, method):
     model = shared(family)

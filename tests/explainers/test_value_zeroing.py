@@ -7,7 +7,7 @@ import torch
 import expound
 from expound.explainers.attention.value_zeroing import compute_contributions
 from expound.models.passes.layer_calls import record_layer_calls
-from families import TEXT, examples, processor, tiny
+from families import TEXT, examples, processor, sweep_others, tiny
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "deberta-v2"])
@@ -44,7 +44,7 @@ def test_a_layers_map_is_that_of_its_weights_by_hand(family):
     torch.testing.assert_close(found, change / change.sum(1, keepdim=True), atol=1e-8, rtol=1e-6)
 
 
-@pytest.mark.parametrize("family", [*TEXT, "vit"])
+@pytest.mark.parametrize("family", sweep_others([*TEXT, "vit"]))
 def test_rows_add_up_to_one_whatever_the_batch(family):
     model = expound.load(tiny(family), processor(family))
     inputs = examples(family, 3)
