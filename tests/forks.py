@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from importlib import import_module
 
 from tqdm import tqdm
 
@@ -91,6 +92,8 @@ class Forge:
 @contextmanager
 def forge():
     """Gives a forge, which is ended after the block."""
+    # what is imported before the fork is not imported again by each command that trains
+    import_module("expound.training.loop.execute")
     new = Forge()
     try:
         yield new
@@ -100,7 +103,7 @@ def forge():
 
 def command(argv, output, before=None):
     """Runs `expound argv` as in a new process; writes all that it prints into a file."""
-    _redirect(os.open(os.devnull, os.O_RDONLY), os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+    redirect(os.open(os.devnull, os.O_RDONLY), os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     if before is not None:
         before()
     return main([str(word) for word in argv])
@@ -112,11 +115,11 @@ def command_in_terminal(terminal, argv):
         os.environ.pop(name, None)
     os.environ["TERM"] = "xterm-256color"
     device = os.open(terminal, os.O_RDWR)
-    _redirect(device, device)
+    redirect(device, device)
     return main([str(word) for word in argv])
 
 
-def _redirect(given, told):
+def redirect(given, told):
     """Makes two open files the input and the output of this process, which has the settings of a new one."""
     for file, number in ((given, 0), (told, 1), (told, 2)):
         os.dup2(file, number)

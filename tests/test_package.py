@@ -36,14 +36,23 @@ EXTRAS = {
         "playwright",
     ),
 }
-IMPORTS = """
+INSTALLED = """
 import importlib, pkgutil, sys
 import expound
+assert "torch" not in sys.modules
+assert set(expound.__all__) <= set(dir(expound))
+for name in expound.__all__:
+    getattr(expound, name)
+for room in "data explainers metrics models objectives recipes".split():
+    assert getattr(expound, room) is sys.modules[f"expound.{room}"]
 for module in pkgutil.walk_packages(expound.__path__, "expound.", onerror=lambda name: None):
     if not module.name.startswith(tuple(sys.argv[1].split(","))):
         importlib.import_module(module.name)
 print(expound.__file__)
+from expound.cli import main
+assert main(["methods"]) == main(["doctor"]) == 0
 """
+"""Rooms are attributes of the package, importing it loads no torch, all modules are imported, and commands run."""
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +115,10 @@ def test_the_wheel_works_without_any_extra(clean_python, tmp_path):
         return done.stdout
 
     left_out = "expound.testing,expound.__main__,expound.scorers,expound.serve"
-    assert str(tmp_path) in run(clean_python, "-c", IMPORTS, left_out)
-    command = clean_python.with_name("expound")
-    assert run(command, "--version").strip() == "0.1.0"
-    assert "integrated_gradients" in run(command, "methods")
-    states = {line.split()[1]: line.split()[2] for line in run(command, "doctor").splitlines() if "extra " in line}
+    assert run(clean_python.with_name("expound"), "--version").strip() == "0.1.0"
+    shown = run(clean_python, "-c", INSTALLED, left_out)
+    assert str(tmp_path) in shown
+    assert "integrated_gradients" in shown
+    states = {line.split()[1]: line.split()[2] for line in shown.splitlines() if "extra " in line}
     assert states["serve"] != "ok"
     assert states["cluster"] == "ray:"

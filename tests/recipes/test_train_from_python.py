@@ -1,8 +1,6 @@
 """`expound.train`, `expound.recipe` and `expound.objective`: what users call from Python."""
 
 import json
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -188,20 +186,6 @@ def test_lists_name_every_part():
     assert all(recipes["summary"])
     assert all(objectives["summary"])
     assert all(objectives["equation"][: len(expound.objectives.OBJECTIVES.native)])
-
-
-def test_rooms_are_attributes_of_the_package_and_importing_it_loads_no_torch():
-    rooms = "data explainers metrics models objectives recipes"
-    code = f"""
-import sys, expound
-assert "torch" not in sys.modules
-assert set(expound.__all__) <= set(dir(expound))
-for room in {rooms.split()!r}:
-    assert getattr(expound, room) is sys.modules[f"expound.{{room}}"]
-for name in expound.__all__:
-    getattr(expound, name)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_form_of_rows_is_read_alike(tmp_path):
