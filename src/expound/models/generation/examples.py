@@ -85,7 +85,17 @@ def _read_message(message: Any) -> Any:
     if isinstance(read.get("tool_calls"), str):
         with suppress(ValueError):
             read["tool_calls"] = json.loads(read["tool_calls"])
+    if isinstance(read.get("tool_calls"), list):
+        read["tool_calls"] = list(map(_read_call, read["tool_calls"]))
     return read
+
+
+def _read_call(call: Any) -> Any:
+    """Return a tool call in OpenAI's form; AgentDojo calls the name `function` and the arguments `args`."""
+    if not isinstance(call, Mapping) or not isinstance(call.get("function"), str):
+        return call
+    function = {"name": call["function"], "arguments": call.get("args") or {}}
+    return {"id": call.get("id"), "type": "function", "function": function}
 
 
 def _read_completion(row: dict[str, Any]) -> None:
