@@ -264,6 +264,10 @@ CHAT_SHAPES = {
         {"messages": [*QUESTION, {"role": "assistant", "tool_calls": [{}]}]},
         "expected tool_calls as",
     ),
+    "a call of a number": (
+        {"messages": [*QUESTION, {"role": "assistant", "tool_calls": [{"function": 3}]}]},
+        "expected tool_calls as",
+    ),
     "calls that are not written": (
         {"messages": [*QUESTION, {"role": "assistant", "content": "", "tool_calls": [{"name": "find"}]}]},
         "leaves out tool calls: give the answer's text",

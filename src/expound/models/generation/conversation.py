@@ -56,7 +56,8 @@ def list_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the tool calls of a message. Raises ExpoundError for another form of them."""
     calls = message.get("tool_calls") or []
     for call in calls if isinstance(calls, Sequence) else [calls]:
-        if not isinstance(call, Mapping) or not isinstance(get_function(call).get("name"), str):
+        function = get_function(call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ExpoundError(
                 f"expected tool_calls as a list of {{'function': {{'name': …, 'arguments': …}}}}, got {call!r:.80}"
             )
