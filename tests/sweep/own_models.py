@@ -38,20 +38,22 @@ HEADS: dict[str, Head] = {
     ),
     "extra norm": lambda model, states, real: model.own(model.norm(pick_last(model, states, real))),
 }
+BEFORE = {"two layers": ("scale", "tanh"), "extra norm": ("norm",)}
+"""The parts of a head before its projection."""
 
 
-def give_head(raw: Any, head: Head) -> tuple[Any, Any]:
+def give_head(raw: Any, name: str) -> tuple[Any, Any]:
     """A subclass whose forward reads the last hidden states in its own way."""
 
     def forward(
         self: Any, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **kwargs: Any
     ) -> Any:
-        options = {name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs}
+        options = {key: kwargs[key] for key in ("output_attentions", "output_hidden_states") if key in kwargs}
         output = self.base_model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **options
         )
         real = attention_mask[..., None].to(output.last_hidden_state)
-        logits = head(self, output.last_hidden_state, real)
+        logits = HEADS[name](self, output.last_hidden_state, real)
         attentions = getattr(output, "attentions", None)
         return SequenceClassifierOutput(logits=logits, hidden_states=output.hidden_states, attentions=attentions)
 
@@ -60,6 +62,7 @@ def give_head(raw: Any, head: Head) -> tuple[Any, Any]:
     raw.own, raw.scorer, raw.scale = nn.Linear(size, 3), nn.Linear(size, 1), nn.Linear(size, size)
     raw.norm = nn.LayerNorm(size)
     raw.to(raw.dtype)
+    raw.own_head = (*BEFORE.get(name, ()), "own")
     raw.__class__ = type("OwnClassifier", (type(raw),), {"forward": forward})
     return raw, raw
 
@@ -131,7 +134,7 @@ def enable_checkpointing(raw: Any) -> tuple[Any, Any]:
 
 
 CHANGES: dict[str, Callable[[Any], tuple[Any, Any]]] = {
-    **{name: lambda raw, head=head: give_head(raw, head) for name, head in HEADS.items()},
+    **{name: lambda raw, name=name: give_head(raw, name) for name in HEADS},
     "dict": lambda raw: wrap_output(raw, lambda logits: {"loss": None, "logits": logits}),
     "tuple": lambda raw: wrap_output(raw, lambda logits: (logits,)),
     "attention": attend_sharper,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from copy import deepcopy
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,13 +38,14 @@ class Reference:
         self.mask = MASK
         self.is_generation = head in ("CausalLM", "Seq2SeqLM")
 
-    def run(self, ids: Any = None, **options: Any) -> Any:
+    def run(self, ids: Any = None, rows: int = 1, **options: Any) -> Any:
         ids = self.ids if ids is None else ids
         if self.head == "ImageClassification":
             return self.raw(pixel_values=ids, return_dict=True, **options)
-        inputs = {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+        ids = ids.expand(rows, -1) if ids.ndim == 1 else ids
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if self.decoder is not None:
-            inputs["decoder_input_ids"] = self.decoder[None]
+            inputs["decoder_input_ids"] = self.decoder.expand(rows, -1)
         if self.head in ("CausalLM", "Seq2SeqLM"):
             options["use_cache"] = False
         return self.raw(**inputs, return_dict=True, **options)
@@ -88,29 +91,41 @@ class Reference:
             raise NoReference("read at several positions in different ways")
         return read.double() / read.sum()
 
-    def gradient(self) -> tuple[Any, Any]:
-        """Embeddings [L, d] and the score's gradient there."""
-        table, seen = self.raw.get_input_embeddings(), []
+    @property
+    def table(self) -> Any:
+        """The module of input embeddings."""
+        return (self.raw if self.decoder is None else self.raw.get_encoder()).get_input_embeddings()
 
-        def keep(module: Any, inputs: Any, output: Any) -> Any:
-            if seen:
-                return None
-            seen.append(output.detach().requires_grad_())
-            # GIT adds positions in place, which no leaf allows.
-            return seen[0].clone()
+    @cached_property
+    def embeddings(self) -> Any:
+        """The embeddings [1, L, d] of the example."""
+        seen: list[Any] = []
+        # GIT adds positions in place.
+        hook = self.table.register_forward_hook(lambda module, inputs, output: seen.append(output.detach().clone()))
+        with hook, torch.no_grad():
+            self.run()
+        return seen[0]
 
-        if self.decoder is not None:
-            table = self.raw.get_encoder().get_input_embeddings()
-        with table.register_forward_hook(keep):
-            score = self.score(self.run())
-        (slope,) = torch.autograd.grad(score, seen[0])
-        return seen[0].detach()[0], slope[0]
+    def run_at(self, points: Any) -> Any:
+        """The output for embeddings [m, L, d] of one's own."""
+        seen: list[Any] = []
 
-    def hold_factors(self, places: list[int], start: str) -> Any:
-        """The change of the linearized network's score with each embedding, or each state that enters its layers.
+        def replace(module: Any, inputs: Any, output: Any) -> Any:
+            seen.append(module)
+            # No leaf allows what is done in place.
+            return points.clone() if len(seen) == 1 else None
 
-        All factors that the definition holds keep their values, so the network is affine: a difference is exact.
-        """
+        with self.table.register_forward_hook(replace):
+            return self.run(rows=len(points))
+
+    def gradient(self, point: Any = None) -> tuple[Any, Any]:
+        """Embeddings [L, d], by default the example's own, and the score's gradient there."""
+        point = (self.embeddings if point is None else point).clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self.score(self.run_at(point)), point)
+        return point.detach()[0], slope[0]
+
+    def copy(self) -> Reference:
+        """A reference with a copy of the model, whose operations can be caught, and weights without gradients."""
         raw = deepcopy(self.raw).requires_grad_(False)
         if raw.config._attn_implementation != OWN_ATTENTION:
             raw.set_attn_implementation("eager")
@@ -119,61 +134,86 @@ class Reference:
                 # This activation is written out in several functions.
                 if type(child).__name__ == "NewGELUActivation":
                     setattr(parent, name, nn.GELU(approximate="tanh"))
-        linearized = Reference(raw, self.head, self.ids, self.target, self.place)
-        first = next(module for module in raw.modules() if isinstance(module, nn.ModuleList))[0]
-        module = raw.get_input_embeddings() if start == "embeddings" else first
-        held, directions, states = Held(), [torch.zeros(())], []
+        return type(self)(raw, self.head, self.ids, self.target, self.place)
+
+    def hold_factors(self, places: list[int], start: str) -> Any:
+        """The change of the linearized network's score with each embedding, or each state that enters its layers."""
+
+        def choose(raw: Any) -> Any:
+            first = next(module for module in raw.modules() if isinstance(module, nn.ModuleList))[0]
+            return raw.get_input_embeddings() if start == "embeddings" else first
+
+        def select(place: int) -> Any:
+            return lambda at: torch.zeros_like(at).index_copy(1, torch.tensor([place]), at[:, [place]])
+
+        return torch.stack(self.differ(choose, list(map(select, places)), at_output=start == "embeddings"))
+
+    def differ(
+        self, choose: Any, directions: list[Any], *, at_output: bool = False, call: int = 0, reads_layer: bool = False
+    ) -> list[Any]:
+        """How the score, or the module's output, changes if a module's output or input moves in some directions.
+
+        All factors that the definition holds keep their values, so the network is affine: a difference is exact.
+        `choose`: from the model to the module, which moves in this `call`; directions are functions of what is moved.
+        """
+        linearized = self.copy()
+        module = choose(linearized.raw)
+        held, steps, states, outputs = Held(), [torch.zeros(())], [], []
 
         def move(x: Any) -> Any:
             states.append(x.detach())
-            return (x.detach() + directions[-1]).requires_grad_().clone() if len(states) == 1 else x
+            return (x.detach() + steps[-1]).requires_grad_().clone() if len(states) == call + 1 else x
 
         def move_input(module: Any, inputs: Any, kwargs: Any) -> Any:
             if inputs:
                 return (move(inputs[0]), *inputs[1:]), kwargs
             return inputs, {**kwargs, "hidden_states": move(kwargs["hidden_states"])}
 
-        def run(direction: Any) -> Any:
-            directions.append(direction)
+        def keep(module: Any, inputs: Any, output: Any) -> Any:
+            outputs.append((output if isinstance(output, torch.Tensor) else output[0]).detach())
+            return move(output) if at_output else None
+
+        def run(step: Any) -> Any:
+            steps.append(step)
             states.clear()
+            outputs.clear()
             held.place = 0 if held.kept else None
             with held:
-                return linearized.score(linearized.run()).detach()
+                score = linearized.score(linearized.run()).detach()
+            return outputs[call][0] if reads_layer else score
 
-        hook = (
-            module.register_forward_hook(lambda module, inputs, output: move(output))
-            if start == "embeddings"
-            else module.register_forward_pre_hook(move_input, with_kwargs=True)
-        )
-        with hook:
+        with ExitStack() as scope:
+            scope.enter_context(module.register_forward_hook(keep))
+            if not at_output:
+                scope.enter_context(module.register_forward_pre_hook(move_input, with_kwargs=True))
             whole, changes = run(torch.zeros(())), []
-            at = states[0]
-            for place in places:
-                direction = torch.zeros_like(at)
-                direction[:, place] = at[:, place]
-                up, down = run(direction), run(-direction)
+            at = states[call]
+            for make in directions:
+                up, down = run(make(at)), run(-make(at))
                 # Some norms compute in float32.
-                if abs(up + down - 2 * whole) > 1e-5 * (abs(up) + abs(down) + abs(whole)):
+                if (up + down - 2 * whole).abs().max() > 1e-5 * (up.abs() + down.abs() + whole.abs()).max():
                     raise NoReference("the linearized network is not affine")
                 changes.append((up - down) / 2)
-        return torch.stack(changes)
+        return changes
 
     @torch.no_grad()
+    def answer(self, gone: Any, perturbation: str) -> Any:
+        """The score (of classes the probability) without some positions, which are removed or masked."""
+        ids, place = self.ids.clone(), self.place
+        if perturbation == "remove":
+            stays = torch.ones_like(ids, dtype=torch.bool)
+            stays[list(gone)] = False
+            ids = ids[stays]
+            if not self.is_generation:
+                place -= sum(position < self.place for position in gone)
+        else:
+            ids[list(gone)] = self.mask
+        return self.score(self.run(ids), probability=True, ids=ids, place=place)
+
     def occlude(self, positions: list[int], perturbation: str) -> Any:
         """Fall of the score for each position that is removed, or replaced by the mask."""
-        whole = self.score(self.run(), probability=True)
-        falls = []
-        for position in positions:
-            place = self.place
-            if perturbation == "remove":
-                ids = torch.cat([self.ids[:position], self.ids[position + 1 :]])
-                if not self.is_generation:
-                    place -= position < self.place
-            else:
-                ids = self.ids.clone()
-                ids[position] = self.mask
-            falls.append(whole - self.score(self.run(ids), probability=True, ids=ids, place=place))
-        return torch.stack(falls)
+        whole = self.answer([], perturbation)
+        return torch.stack([whole - self.answer([position], perturbation) for position in positions])
 
     def attention(self) -> tuple[list[Any], Any]:
         """Maps [H, L, L] of every layer, and the score; NoReference unless each layer has one whose rows sum to 1."""

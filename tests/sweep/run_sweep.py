@@ -13,6 +13,7 @@ from expound.errors import ExpoundError
 from expound.explainers.base import require_finite
 from expound.models import Batch
 from sweep.own_models import FAMILIES
+from sweep.own_references import OwnReference
 from sweep.references import MASK, NoReference, Reference
 from sweep.tiny_models import build
 
@@ -35,6 +36,15 @@ METHODS = {
     **{name: {} for name in (*ATTENTION, *COMPLETE, *OWN)},
 }  # fmt: skip
 
+SETS = {"n_samples": 128, "unit": "token", "perturbation": "remove"}
+OWN_METHODS = METHODS | {
+    "sequential_integrated_gradients": {"n_steps": 2}, "smooth_grad": {"n_samples": 2}, "gradient_shap": {},
+    "lime": SETS, "kernel_shap": SETS, "shapley_sampling": SETS, "spex": SETS, "context_cite": SETS,
+    "solvex": {"unit": "token", "beam": 100}, "reagent": {"n_steps": 8},
+    "attention_to_source": {"untrained": "true"},
+}  # fmt: skip
+"""Methods of models of one's own: all that need no training; each has a reference."""
+
 
 class Finding(NamedTuple):
     """What became of one method: `state` is exact, refused, disagrees, crashed, or not built (the architecture)."""
@@ -45,11 +55,15 @@ class Finding(NamedTuple):
 
 
 def sweep_model(
-    model_type: str, head: str, methods: Any = METHODS, change: Any = lambda raw: (raw, raw), **changes: Any
+    model_type: str, head: str, methods: Any = METHODS, change: Any = None, **changes: Any
 ) -> list[Finding]:
     """What becomes of each method on this architecture; `change`: to a given model and that of its reference."""
     try:
-        given, raw = change(build(model_type, head, **changes))
+        given = raw = build(model_type, head, **changes)
+        if change is not None:
+            # The parts of the head, as `layers.HEADS`; empty: those of the family.
+            raw.own_head = ()
+            given, raw = change(raw)
     except Exception as error:
         # A configuration alone does not build every architecture: some need other packages, or sizes that fit.
         return [Finding("", "not built", f"{type(error).__name__}: {error}"[:200])]
@@ -110,6 +124,8 @@ def make_reference(raw: Any, head: str, batch: Any, row: int) -> Reference:
     if head == "ImageClassification":
         return Reference(raw, head, batch.inputs["pixel_values"][row : row + 1], TARGET)
     ids = batch.inputs["input_ids"][row]
+    if hasattr(raw, "own_head"):
+        return OwnReference(raw, head, ids[batch.attended[row]], TARGET)
     # transformers counts some decoders of speech as sequence-to-sequence models.
     if batch.decoder_mask is not None:
         prompt = ids[batch.attended[row] & ~batch.decoder_mask[row]]
@@ -125,7 +141,12 @@ def judge(model: Any, batch: Any, references: list[Reference], method: str, para
             explanation = explainer.explain(model, batch, target)
             require_finite(explainer, model, explanation.scores)
     except ExpoundError as error:
-        return Finding(method, "refused", str(error))
+        if len(batch) == 1 or "batch_size=1" not in str(error):
+            return Finding(method, "refused", str(error))
+        found = []
+        for row, reference in enumerate(references):
+            found.append(judge(model, batch.select([row]).trim_padding()[0], [reference], method, params))
+        return max(found, key=lambda each: ("exact", "refused", "disagrees", "crashed").index(each.state))
     except Exception as error:
         return Finding(method, "crashed", f"{type(error).__name__}: {error}")
     worst, reason = 0.0, ""
@@ -182,12 +203,14 @@ def compute_expected(
     # Of other architectures the reference would have to know more functions.
     if method in HELD and reference.head == "SequenceClassification" and model.config.model_type in FAMILIES:
         return reference.hold_factors(places, HELD[method])
+    alone, _ = batch.select([row]).trim_padding()
+    if isinstance(reference, OwnReference):
+        return reference.explain(model, alone, explainer, places).detach()
     if method in COMPLETE:
         check_sum(model, batch, reference, row, target)
     if method == "value_zeroing":
         reference.attention()
         reference.find_readout()
-    alone, _ = batch.select([row]).trim_padding()
     with torch.no_grad():
         scores = explainer.explain(model, alone, None if target is None else target[:1]).scores
     return scores[0][alone.content[0]].double()
