@@ -3,7 +3,7 @@
 import pytest
 
 from expound import ExpoundError
-from expound.data.readers.columns import read_rationale
+from expound.data.spans import read_rationale
 
 TEXT = "an art party with  art, at last"
 

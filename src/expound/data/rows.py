@@ -12,9 +12,10 @@ import pandas as pd
 
 from expound.data.in_memory import is_column, read_table, to_dataset
 from expound.data.load import load_data
-from expound.data.readers.columns import LABELS, PAIRS, TEXTS, USUAL, read_rationale
+from expound.data.readers.columns import LABELS, PAIRS, TEXTS, USUAL
 from expound.data.readers.exchanges import ANSWERS, EXCHANGE
 from expound.data.readers.registry import READERS
+from expound.data.spans import read_rationale
 from expound.errors import ExpoundError, unknown
 
 KEYS = (

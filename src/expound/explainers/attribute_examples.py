@@ -17,10 +17,11 @@ from expound.data.unit_names import Spans, UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import Explainer, TokenScores, require_assumptions, require_finite, require_token_scores
 from expound.explainers.check_model import default_method
+from expound.explainers.gradients.forward_sums import explain_parts
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
 from expound.explainers.registry import resolve_unit
-from expound.explainers.units import Units, find_strongest_pairs, list_units, place_spans, read_spans, score_units
+from expound.explainers.units import Units, find_strongest_pairs, list_units, place_spans, read_spans, sum_units
 from expound.models import Batch, ExplainedModel
 from expound.models.encoding.encode import make_batches, read_examples, read_metadata, select_targets
 from expound.models.generation.examples import prompt_to_row, show_units
@@ -184,7 +185,7 @@ def _explain_batches(
             if not isinstance(unit, str):
                 placed = [place_spans(batch.select([row]), unit[index], index) for row, index in enumerate(indices)]
                 batch = _set_units(batch, method, placed)
-            explained = explain_batch(model, method, batch, select_targets(target, indices, len(examples)))
+            explained = explain_batch(model, method, batch, [select_targets(target, indices, len(examples))])
             described = describe_batch(model, method, batch, explained, indices)
             if placed:
                 described = list(map(_sum_by_span, described, batch.attended.cpu(), placed))
@@ -215,40 +216,44 @@ def _sum_by_span(item: Explanation, attended: Tensor, placed: Units) -> Explanat
 
 
 class ExplainedBatch(NamedTuple):
-    """A batch explained by a method: the resolved `target`, the model's `logits`, and the `scores`."""
+    """A batch explained by a method: the resolved `targets`, the model's `logits`, and the `scores` of each target."""
 
-    target: Tensor
+    targets: Sequence[Tensor]
     logits: Tensor
-    scores: TokenScores
+    scores: Sequence[TokenScores]
 
 
 @torch.no_grad()
 def explain_batch(
-    model: ExplainedModel, method: Explainer, batch: Batch, target: Any, logits: Tensor | None = None, *,
-    special_tokens: bool = False,
+    model: ExplainedModel, method: Explainer, batch: Batch, targets: Sequence[Any], logits: Tensor | None = None, *,
+    special_tokens: bool = False, parts: Tensor | None = None,
 ) -> ExplainedBatch:  # fmt: skip
-    """Explain one target of each example, and return it with the model's prediction.
+    """Explain `targets`, each for all examples, and return them with the model's prediction.
 
-    `logits`: the batch's logits, if they are known already; `special_tokens`: see `Explainer.explain`.
+    `logits`: the batch's logits, if they are known already; `special_tokens`: see `Explainer.explain`; `parts` [L]: the
+    part of each position of one example, −1 without, if only sums over parts are wanted.
     """
-    if logits is None and method.returns_logits:
-        scores = method.explain(model, batch, target, special_tokens=special_tokens)
-        assert scores.logits is not None
-        return ExplainedBatch(model.resolve_target(batch, target, scores.logits), scores.logits, scores)
-    if logits is None:
+    if logits is None and not method.returns_logits:
         require_assumptions(method, model, batch)
         with model.evaluation_mode(), skip_unread_positions(model, batch):
             logits = require_finite_logits(model(batch).logits)
-    resolved = model.resolve_target(batch, target, logits)
-    scores = method.explain(model, batch, resolved, special_tokens=special_tokens)
-    return ExplainedBatch(resolved, logits, scores)
+    if logits is not None:
+        targets = [model.resolve_target(batch, target, logits) for target in targets]
+    scores = None if parts is None else explain_parts(method, model, batch, targets, parts)
+    if scores is None:
+        scores = method.explain_each(model, batch, targets, special_tokens=special_tokens)
+    if logits is None:
+        logits = scores[0].logits
+        assert logits is not None
+        targets = [model.resolve_target(batch, target, logits) for target in targets]
+    return ExplainedBatch(targets, logits, scores)
 
 
 def describe_batch(
     model: ExplainedModel, method: Explainer, batch: Batch, explained: ExplainedBatch, indices: Sequence[int]
 ) -> list[Explanation]:
     """Return a batch's scores as plain values, one explanation by words (or patches) per example, without padding."""
-    target, logits, scores = explained
+    (target,), logits, (scores,) = explained
     outputs = None
     # Methods that say what their scores miss of the output, or what of it belongs to no position, sum to the output.
     if scores.convergence_delta is not None or scores.bias is not None:
@@ -340,20 +345,31 @@ def _explain_spans(
         batch = _set_units(batch, method, [units])
     targets = torch.tensor(spans, device=batch.device)[:, None]
     with torch.no_grad(), model.evaluation_mode():
-        table = require_finite_logits(model(batch).logits)
-    scores, rest, response_scores = score_units(method, model, batch, targets, units, attribute_target=attribute_target)
+        logits = require_finite_logits(model(batch).logits)
+    response = batch.response
+    assert response is not None
+    if attribute_target:
+        batch = replace(batch, content=batch.content | response)
+    parts = None if attribute_target else units.number.to(batch.device)
+    with model.cache_perturbed():
+        explained = explain_batch(model, method, batch, list(targets), logits, parts=parts)
+    found = torch.stack([each.scores[0] for each in explained.scores]).double().cpu()
+    (scores, rest), own = sum_units(found, batch.removable[0].cpu(), units), None
+    if attribute_target:
+        own = found[:, response[0].cpu()].numpy().astype(np.float32)
+        # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
+        own[np.arange(own.shape[1]) > np.array(spans)[:, 1:] - 2] = np.nan
     bounds = method.lower_bounds(scores, name) if isinstance(method, TrainedCitation) else None
     sentences, metadata = exchange.spans("sentences"), dict[str, Any]()
     if bounds is not None:
         # The bounds were calibrated on sentences, so they hold for nothing else.
         bounds[[span not in sentences for span in spans]] = np.nan
     if target == "sentences" and len(sentences) > len(spans):
-        (whole,) = model.describe_predictions(batch, table)
+        (whole,) = model.describe_predictions(batch, logits)
         metadata = {"repeated_sentences": len(sentences) - len(spans), "response_log_prob": whole.log_prob}
     about = {"texts": alignment.texts, "truncated": alignment.truncated, "exchange": exchange, "index": index}
-    scored = {"units": units.units, "scores": scores, "bounds": bounds, "response_scores": response_scores}
-    scored["rest"] = rest
-    described = tuple(model.describe_targets(batch, span, table)[0] for span in targets)
+    scored = {"units": units.units, "scores": scores, "rest": rest, "bounds": bounds, "response_scores": own}
+    described = tuple(model.describe_targets(batch, span, logits)[0] for span in targets)
     return _describe(method, described, unit=name, metadata=metadata, **about, **scored)
 
 

@@ -155,14 +155,24 @@ class Explainer(ABC):
         Raises:
             ExpoundError: a pair of outputs for a method that cannot explain differences, or scores of a wrong shape.
         """
+        (explanation,) = self.explain_each(model, batch, [target], special_tokens=special_tokens)
+        return explanation
+
+    def explain_each(
+        self, model: ExplainedModel, batch: Batch, targets: Iterable[Any], *, special_tokens: bool = False
+    ) -> list[TokenScores]:
+        """Return what `explain` does for each of several targets; passes that do not depend on them are run once."""
         # Methods that remove input explain the prediction on the whole text, which is no mean of effects in windows.
         if isinstance(model, WindowedModel) and self.card.family not in ("perturbation", "search", "interactions"):
-            return self._explain_windows(model, batch, target, special_tokens=special_tokens)
-        (explanation,) = self._explain_targets(model, batch, [target])
+            return [self._explain_windows(model, batch, each, special_tokens=special_tokens) for each in targets]
+        explanations = self._explain_targets(model, batch, targets)
         if special_tokens:
-            return explanation
-        special = explanation.scores.masked_fill(~batch.attended | batch.content, 0.0).sum(1)
-        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0), special=special)
+            return explanations
+        is_other, found = ~batch.attended | batch.content, list[TokenScores]()
+        for each in explanations:
+            special = each.scores.masked_fill(is_other, 0.0).sum(1)
+            found.append(replace(each, scores=each.scores.masked_fill(~batch.content, 0.0), special=special))
+        return found
 
     @torch.no_grad()
     def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
@@ -170,11 +180,8 @@ class Explainer(ABC):
 
         Passes and perturbed inputs that do not depend on the target are run once.
         """
-        if isinstance(model, WindowedModel):
-            return torch.stack([self.explain(model, batch, target).scores for target in targets])
         with model.cache_perturbed():
-            explanations = self._explain_targets(model, batch, targets)
-        return torch.stack([explanation.scores for explanation in explanations]).masked_fill(~batch.content, 0.0)
+            return torch.stack([each.scores for each in self.explain_each(model, batch, targets)])
 
     def _explain_targets(self, model: ExplainedModel, batch: Batch, targets: Iterable[Any]) -> list[TokenScores]:
         """Return the explanation of each target, with scores outside content as the method gives them."""

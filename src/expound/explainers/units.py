@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from numbers import Integral
 from typing import Any, NamedTuple, cast, get_args
 
@@ -22,9 +21,7 @@ from expound.data.alignment import (
 )
 from expound.data.unit_names import CONVERSATION_UNITS, Spans, UnitName
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import Explainer
-from expound.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
-from expound.models import Batch, ExplainedModel
+from expound.models import Batch
 from expound.reports.records import Unit
 
 ENDS = {"sentence": find_sentence_ends, "paragraph": find_paragraph_ends, "thought": find_sentence_ends}
@@ -35,14 +32,6 @@ class Units(NamedTuple):
 
     units: tuple[Unit, ...]
     number: Tensor
-
-
-class UnitScores(NamedTuple):
-    """The scores [T, U] of units, [T] of content of no unit, and [T, R] of a response's tokens, NaN for unseen ones."""
-
-    units: NDArray[np.float32]
-    rest: NDArray[np.float32]
-    response: NDArray[np.float32] | None
 
 
 def number_units(batch: Batch, unit: UnitName) -> Tensor:
@@ -218,35 +207,13 @@ def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tu
     return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])
 
 
-def score_units(
-    method: Explainer, model: ExplainedModel, batch: Batch, targets: Tensor, units: Units, *, attribute_target: bool
-) -> UnitScores:
-    """Return the scores of the units and, if asked for, of the response's tokens.
+def sum_units(scores: Tensor, content: Tensor, units: Units) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return sums of the content's scores [T, L] over units, [T, U], and over content of no unit, [T], for one example.
 
-    They are computed in whichever direction takes fewer passes.
+    White space between words, and texts that are no source, are in no unit.
     """
     count = len(units.units)
-    # White space between words, and texts that are no source, are one more part.
-    number = torch.where((units.number < 0) & batch.content[0].cpu(), count, units.number)
-    if not attribute_target and is_forward_cheaper(method, len(targets), count):
-        present = torch.arange(max(count, int(number.max()) + 1), device=batch.device)
-        parts = number.to(batch.device) == present[:, None]
-        sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
-        if sums is not None:
-            found = sums[:, 0].double().cpu().numpy()
-            return UnitScores(found[:, :count].astype(np.float32), found[:, count:].sum(1).astype(np.float32), None)
-    assert batch.response is not None
-    wide = replace(batch, content=batch.content | batch.response) if attribute_target else batch
-    scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
-    # Positions that are no content go to a last column, which is dropped.
-    total = scores.new_zeros(len(scores), count + 2)
-    total.index_add_(1, torch.where(number < 0, count + 1, number), scores)
-    by_unit: NDArray[np.float32] = total[:, :count].numpy().astype(np.float32)
-    rest: NDArray[np.float32] = total[:, count].numpy().astype(np.float32)
-    if not attribute_target:
-        return UnitScores(by_unit, rest, None)
-    own: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
-    # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
-    last_read = targets[:, 0, 1:].cpu().numpy() - 2
-    own[np.arange(own.shape[1]) > last_read] = np.nan
-    return UnitScores(by_unit, rest, own)
+    # What is no content goes to a last column, which is dropped.
+    number = torch.where(content, torch.where(units.number < 0, count, units.number), count + 1)
+    total = scores.new_zeros(len(scores), count + 2).index_add_(1, number, scores).numpy().astype(np.float32)
+    return total[:, :count], total[:, count]

@@ -33,6 +33,7 @@ class Tagging(Classification):
 
     name = "tagging"
     is_read_at_positions = True
+    tags_spans = True
     sample: ClassVar = {**Task.sample, "span": [2, 7]}
     properties: ClassVar = Task.properties
 

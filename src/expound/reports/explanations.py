@@ -16,10 +16,9 @@ from expound.data.provenance import to_json_value
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError
 from expound.reports import frames, records, storage
-from expound.reports.citations import list_citations
 from expound.reports.highlighted import highlight
 from expound.reports.margins import find_margins
-from expound.reports.merging import find_groups, sum_targets
+from expound.reports.merging import find_groups, list_citations, sum_targets
 from expound.reports.records import Citation, Exchange, Target, Unit
 from expound.reports.text import shorten
 

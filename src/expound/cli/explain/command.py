@@ -223,7 +223,7 @@ def _print_results(
     else:
         for item in attributions:
             console().print(render_explanation(item, unit=describe_score(item, task)))
-        if task != "generation" and not quiet:
+        if not quiet and attributions[0].exchange is None:
             shown = "score" if has_no_colors() else "color"
             say(f"words without a {shown} have less than {1 / (2 * LEVELS):.0%} of the strongest")
 

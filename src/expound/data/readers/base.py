@@ -270,23 +270,8 @@ def require_label(value: Any, names: Names, where: str) -> int:
     return names.index(value)
 
 
-def require_spans(value: Any, text: str, where: str) -> list[list[int]]:
-    """Return the value as a list of [start, end] inside the text. Raises ExpoundError otherwise."""
-    if not isinstance(value, list | tuple) or not all(_is_span(span, len(text)) for span in value):
-        raise ExpoundError(f"{where}: expected a list of [start, end] within {len(text)} characters, got {value!r}")
-    return list(map(list, value))
-
-
 def require_answer(answer: Any, start: Any, text: str, where: str) -> list[int]:
     """Return the [start, end] of an answer. Raises ExpoundError if the text has something else at this place."""
     if not isinstance(answer, str) or type(start) is not int or start < 0 or not text.startswith(answer, start):
         raise ExpoundError(f"{where}: the answer {answer!r} is not at character {start} of its paragraph")
     return [start, start + len(answer)]
-
-
-def _is_span(span: Any, length: int) -> bool:
-    # `type`, since bool is a subclass of int, and JSON has both
-    if not isinstance(span, list | tuple) or list(map(type, span)) != [int, int]:
-        return False
-    start, end = span
-    return bool(0 <= start < end <= length)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, NamedTuple
 
-from expound.data.alignment import split_words
 from expound.data.readers.base import (
     NUMBER,
     LabelType,
@@ -24,10 +22,9 @@ from expound.data.readers.base import (
     is_blank,
     make_text_features,
     require_answer,
-    require_spans,
     require_text,
 )
-from expound.data.spans import merge_marked_words
+from expound.data.spans import read_rationale, require_spans
 from expound.errors import ExpoundError, check_choice
 
 Records = Iterable[Record]
@@ -45,8 +42,6 @@ TEXTS = ("text", "sentence", "review", "content")
 LABELS = ("label", "labels", "sentiment")
 USUAL = set(chain(TEXTS, *PAIRS))
 """Names of columns that hold text."""
-FORMS = 'characters as [[start, end], …], words as ["a", "b"], or a 0 or 1 for each word as [0, 1, …]'
-"""The forms in which a column marks a part of a text."""
 TASKS = ("classification", "regression")
 ID = "id"
 """The column that always stays with its row, so that results can be joined back."""
@@ -331,54 +326,3 @@ def _parse_json_cell(value: Any, where: str) -> Any:
         if value.strip()[0] not in '[{"':
             return value
         raise ExpoundError(f"{where}: expected spans as JSON, [[start, end], ...], got {value[:60]!r}") from None
-
-
-def read_rationale(value: Any, text: str, where: str) -> list[list[int]]:
-    """Return the marked characters of a text as a list of [start, end].
-
-    Args:
-        value: a list of [start, end]; one or a list of words or phrases of the text, each marked wherever it occurs as
-            whole words; or a 0 or 1 for each word of the text, where neighboring marked words become one span.
-        text: the text.
-        where: the place of the row, for errors.
-
-    Raises:
-        ExpoundError: another form, spans outside the text, words that the text lacks, or a mask of another length.
-    """
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list | tuple):
-        raise ExpoundError(f"{where}: expected a rationale as {FORMS}, got {value!r:.80}")
-    kinds = set(map(type, value))
-    if kinds == {str}:
-        return _find_phrases(value, text, where)
-    if kinds and kinds <= {int, float, bool}:
-        return _read_mask(value, text, where)
-    if kinds <= {list, tuple}:
-        return require_spans(value, text, where)
-    raise ExpoundError(f"{where}: expected a rationale as {FORMS}, got {value!r:.80}")
-
-
-def _find_phrases(phrases: Sequence[str], text: str, where: str) -> list[list[int]]:
-    is_marked = [False] * len(text)
-    for phrase in phrases:
-        # A mark of a short word must not reach into longer ones: "art" is no part of "party".
-        places = list(re.finditer(rf"(?<!\w){re.escape(phrase.strip())}(?!\w)", text))
-        if not places or not phrase.strip():
-            raise ExpoundError(
-                f"{where}: the rationale's {phrase!r:.60} does not occur in the text as whole words; expected {FORMS}"
-            )
-        for place in places:
-            is_marked[slice(*place.span())] = [True] * len(place[0])
-    characters = list(pairwise(range(len(text) + 1)))
-    return merge_marked_words(characters, is_marked)
-
-
-def _read_mask(mask: Sequence[Any], text: str, where: str) -> list[list[int]]:
-    words = split_words(text)
-    if len(mask) != len(words) or not {0, 1}.issuperset(mask):
-        raise ExpoundError(
-            f"{where}: expected a 0 or 1 for each of the {len(words)} words between white space, got {len(mask)} "
-            f"numbers: {list(mask)!r:.60}; other units can be marked by their characters, as [[start, end], …]"
-        )
-    return merge_marked_words([(word.start, word.end) for word in words], mask)

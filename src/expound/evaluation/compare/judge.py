@@ -71,14 +71,14 @@ def judge(
     explained = list[ExplainedBatch]()
     for method in methods.values():
         with measure_cost(model.device) as cost:
-            explained.append(explain_batch(model, method, batch, targets, logits, special_tokens=special_tokens))
+            explained.append(explain_batch(model, method, batch, [targets], logits, special_tokens=special_tokens))
         costs += [{"seconds": cost.seconds / len(batch), "peak_memory": cost.peak_memory}] * len(batch)
         if not allow_nan:
-            require_finite(method, model, explained[-1].scores.scores.masked_fill(~batch.attended, 0.0), indices)
+            require_finite(method, model, explained[-1].scores[0].scores.masked_fill(~batch.attended, 0.0), indices)
     # All methods are judged in one batch of M·B rows: a perturbed input that several methods need is run once.
     repeated = batch.select(list(range(len(batch))) * len(methods))
     repeated_targets = torch.cat([targets] * len(methods))
-    scores = torch.cat([each.scores.scores.masked_fill(~batch.attended, 0.0) for each in explained])
+    scores = torch.cat([each.scores[0].scores.masked_fill(~batch.attended, 0.0) for each in explained])
     broken, scores = find_nonfinite(scores), scores.nan_to_num(0.0, 0.0, 0.0)
     names: list[str] = []
     for name in methods:
@@ -94,7 +94,7 @@ def judge(
             curves.append(_curve_rows(name, keys, points, broken))
     attributions = []
     for (name, method), each in zip(methods.items(), explained, strict=True):
-        curves.append(_layer_curve_rows(model, batch, targets, each.scores, keys[keys["method"] == name]))
+        curves.append(_layer_curve_rows(model, batch, targets, each.scores[0], keys[keys["method"] == name]))
         attributions += describe_batch(model, method, batch, each, indices)
     facts = pd.DataFrame([_example_facts(item) for item in attributions])
     results = pd.concat([keys, facts, pd.DataFrame(values), pd.DataFrame(costs)], axis=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from expound.explainers.base import DimensionwiseExplainer, Explainer
+from expound.explainers.base import DimensionwiseExplainer, Explainer, TokenScores
 from expound.models import Batch, ExplainedModel
 from expound.models.passes.forward_mode import PASSES_PER_PART, compute_directional_derivatives
 
@@ -56,3 +56,23 @@ def sum_scores_forward(
             return None
     assert total is not None
     return torch.stack([explained.task.score(total, target).T for target in targets])
+
+
+def explain_parts(
+    method: Explainer, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor], parts: Tensor
+) -> list[TokenScores] | None:
+    """Return explanations of one example whose sums over its parts [L] are right; None if backward passes are fewer.
+
+    Each sum is at the first position of its part. Content of no part, −1, is one more part.
+    """
+    count = int(parts.max()) + 1
+    if not is_forward_cheaper(method, len(targets), count):
+        return None
+    number = torch.where((parts < 0) & batch.content[0], count, parts)
+    inside = number == torch.arange(int(number.max()) + 1, device=batch.device)[:, None]
+    sums = sum_scores_forward(method, model, batch, targets, inside[:, None])
+    if sums is None:
+        return None
+    scores = sums.new_zeros(len(sums), 1, batch.length)
+    scores[:, 0, inside.int().argmax(1)] = sums[:, 0]
+    return [TokenScores(each) for each in scores]

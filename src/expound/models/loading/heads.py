@@ -22,7 +22,8 @@ from transformers import (
 
 from expound.errors import ExpoundError
 
-CAUSAL = ("prompt", "generation")
+CAUSAL = {"prompt": "--template and --labels", "generation": "--task generation"}
+"""Tasks of causal language models, with the options of commands that choose them."""
 SIMILARITY = "similarity"
 HEADS: dict[str, Any] = {
     "ForSequenceClassification": AutoModelForSequenceClassification,
@@ -64,9 +65,8 @@ def choose_loader(name: str, config: Any, task: str | None, *, has_adapter: bool
     # transformers would load a classifier as a language model whose head has no weights.
     if task in CAUSAL and architecture.endswith(tuple(set(HEADS) - {"ForMaskedLM"})):
         own_head = "a classifier" if architecture.endswith("Classification") else "a model with a head of its own"
-        option = "--task generation" if task == "generation" else "--template and --labels"
         raise ExpoundError(
-            f"{name} holds {architecture:.80}, {own_head}, which generates no text: explain it without {option} "
+            f"{name} holds {architecture:.80}, {own_head}, which generates no text: explain it without {CAUSAL[task]} "
             f"(task={task!r})"
         )
     loaders = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)

@@ -228,9 +228,9 @@ def _wrap_by_task(
     """Return the model in the class of its task or of its head."""
     if task == SIMILARITY:
         return BiEncoder(loaded, processing_class, pooling, max_length)
-    if task == "generation" and hasattr(processing_class, "image_processor"):
-        return VisionLanguageModel(loaded, processing_class, max_length)
     if task == "generation":
+        if hasattr(processing_class, "image_processor"):
+            return VisionLanguageModel(loaded, processing_class, max_length)
         wrapper = EncoderDecoderModel if loaded.config.is_encoder_decoder else GeneratingModel
         return wrapper(loaded, processing_class, max_length)
     for head, own_wrapper in OWN.items():
@@ -271,7 +271,7 @@ def _check_task(task: str | None, template: str | None, labels: Sequence[str] | 
     choices = {*TASKS, *CAUSAL, SIMILARITY}
     if task is not None and task not in choices:
         raise unknown("task", task, choices)
-    if (task == "prompt") != (template is not None) or (task == "prompt") != (labels is not None):
+    if len({task == "prompt", template is not None, labels is not None}) > 1:
         raise ExpoundError("task='prompt', template= and labels= go together: give all three or none")
 
 

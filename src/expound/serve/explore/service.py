@@ -196,7 +196,7 @@ class Explorer:
             return question.rows
         check_choice("target", question.target, tasks.list_targets(model, question))
         # The stretch of a tagged text is a part of the example; its predicted tag is explained.
-        return PREDICTED if model.task.name == "tagging" else question.target
+        return PREDICTED if model.task.tags_spans else question.target
 
     def resolve_unit(self, question: Question) -> UnitName:
         """Return the unit that is scored and removed.

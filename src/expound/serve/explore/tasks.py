@@ -60,7 +60,7 @@ def make_example(model: ExplainedModel, question: Question, picture: Image.Image
         return picture
     if is_generating(model):
         return _make_prompt(model, question)
-    if model.task.name == "tagging":
+    if model.task.tags_spans:
         return _find_tagged_row(model, question)
     if question.pair.strip():
         return question.text, question.pair
@@ -140,7 +140,7 @@ def list_targets(model: ExplainedModel, question: Question) -> dict[str, str]:
     targets = {PREDICTED: "the prediction"}
     if model.task.supports("labels"):
         targets |= {label: label for label in model.labels}
-    if model.task.name == "tagging" and question.text.strip():
+    if model.task.tags_spans and question.text.strip():
         for row in model.expand_examples([{"text": question.text}]):
             start, end = row["span"]
             targets[f"{start}-{end}"] = question.text[start:end]
