@@ -19,8 +19,21 @@ if TYPE_CHECKING:
 
 EXPLAINING = ("aml",)
 """The recipes that leave the model they start from unchanged."""
-ADDED: Mapping[str, Mapping[str, Any]] = {"aml": {"sparsity_warmup": 0}}
-"""Parameters that recipes got after cells were finished, with the value that those cells have without naming it."""
+ADDED: Mapping[str, Mapping[str, Any]] = {
+    "recipe": {"head_lr_multiplier": 1, "head_dropout": None},
+    "aml": {"sparsity_warmup": 0},
+}
+"""Parameters that recipes (all, or one), methods and metrics got after cells were finished, by id, with the value that
+these cells have without naming it."""
+
+
+def omit_added(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters in the address of a cell: all but those that came later and have their value from before.
+
+    Addresses hold all values, defaults too, so that a changed default is another address.
+    """
+    added = ADDED.get(name, {})
+    return {key: value for key, value in parameters.items() if key not in added or added[key] != value}
 
 
 def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
@@ -66,7 +79,6 @@ def resolve_config(
         parameters = {**paper_parameters(name), **parameters}
     made = use_preset(make_recipe(name, parameters), preset)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
-    every, added = {**defaults, **parameters}, ADDED.get(name, {}).items()
     usual = dict(DEFAULT_ARGUMENTS) if made.uses_trainer_defaults else {}
     usual |= made.arguments
     if names_new_model(source):
@@ -74,15 +86,12 @@ def resolve_config(
     usual |= arguments
     config = {
         "recipe": name,
-        "parameters": {key: value for key, value in every.items() if (key, value) not in added},
+        "parameters": omit_added(name, {**defaults, **parameters}),
         "arguments": {key: value for key, value in usual.items() if key not in IRRELEVANT_ARGUMENTS},
         "patience": made.patience,
         "threshold": made.threshold,
         "recipe_max_length": made.max_length,
+        "head_lr_multiplier": made.head_lr_multiplier,
+        "head_dropout": made.head_dropout,
     }
-    # Left out at their defaults, as cells from before these settings existed have keys without them.
-    if made.head_lr_multiplier != 1:
-        config["head_lr_multiplier"] = made.head_lr_multiplier
-    if made.head_dropout is not None:
-        config["head_dropout"] = made.head_dropout
-    return config
+    return omit_added("recipe", config)

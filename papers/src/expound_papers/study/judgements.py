@@ -12,6 +12,7 @@ from expound.explainers import EXPLAINERS, explainer
 from expound.metrics import metric
 from expound_papers.protocols import registry as protocols
 from expound_papers.runs.execution import judge_model
+from expound_papers.runs.recipe_configs import omit_added
 from expound_papers.runs.run_files import NOISY, OWN_RUN, RUN_IN_SPEC
 from expound_papers.runs.store import Cell
 from expound_papers.study.addresses import AddressBook, unique_keys
@@ -133,7 +134,7 @@ def _describe_metrics(call: JudgementCall, place: Place) -> tuple[dict[str, Any]
     configs, needs = dict[str, Any](), list[Cell]()
     for spec in call.metrics.values():
         made = metric(spec)
-        configs[spec] = {"name": made.name, **made.params}
+        configs[spec] = {"name": made.name, **omit_added(made.name, made.params)}
         named = dict[str, Cell]()
         for recipe in RUN_IN_SPEC.findall(spec):
             check_choice("recipe", recipe, call.recipes)
@@ -178,7 +179,7 @@ def _describe_explainer(part: Explainer, run: str | None) -> tuple[str, Mapping[
         facts |= {"spec": part.spec, "run": run}
     else:
         made = explainer(part.spec)
-        facts |= {"name": made.name, **made.params}
+        facts |= {"name": made.name, **omit_added(made.name, made.params)}
     if part.noisy is None:
         return stored, facts
     noisy = to_dict(part.noisy)
