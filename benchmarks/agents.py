@@ -1,6 +1,6 @@
 """Which text caused a tool call, and which thought the answer: planted injections and planted decisive steps.
 
-`--part injections` and `--part agentdojo` need SmolLM2-135M-Instruct; `--part thoughts` trains a small model itself.
+`--part injections`, `agentdojo` and `steps` need SmolLM2-135M-Instruct; `--part thoughts` trains a small model itself.
 
 Claims, made before any run:
 1. The margin of the tool's result tells injected calls from calls whose arguments the user stated: an AUC of .9 at
@@ -10,7 +10,10 @@ Claims, made before any run:
    the margin tells injected calls from the right calls without an injection with an AUC of .9 at least where they
    state them; of all 20, the lower end of the interval is above .5. It is lower where the injection is read and the
    right call is made nevertheless.
-4. Removal, suppression and resampling each rank the decisive step first in 90 % of questions at least, random scores
+4. In two-step sums in words (`--part steps`), SmolLM2 reads four sentences of thoughts, one of which states the result:
+   removal and suppression each rank it first in 90 % of the questions at least, random scores in about 25 %. The other
+   step states a number that the answer does not have. This is an easy case: the answer repeats the step's number.
+5. Removal, suppression and resampling each rank the decisive step first in 90 % of questions at least, random scores
    in about 25 %.
 """
 
@@ -26,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap
 from sklearn.metrics import roc_auc_score
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -138,6 +141,45 @@ def measure_agentdojo(model_folder: str, output: Path) -> dict[str, Any]:
     return results
 
 
+def make_steps(draw: random.Random) -> tuple[dict[str, Any], int]:
+    """Return a question about prices with thoughts and an answer, and the number of the step that states the result."""
+    name, other = draw.sample(PEOPLE, 2)
+    first, second = draw.sample(THINGS, 2)
+    count, price, more = draw.randint(2, 6), draw.randint(7, 30), draw.randint(40, 90)
+    question = (
+        f"One {first} costs {price} euros and one {second} {more} euros. {name} buys {count} times the first and "
+    )
+    question += "once the second. How much is it in all?"
+    steps = [f"The first ones cost {count} times {price}, which is {count * price} euros."]
+    steps.append(f"With the {second} that makes {count * price + more} euros.")
+    # The sum follows its step; two sentences of no use are put anywhere.
+    for idle in (f"{name} knows {other} from school.", f"The shop is in {draw.choice(PLACES)}."):
+        steps.insert(draw.randint(0, len(steps)), idle)
+    decisive = next(place for place, step in enumerate(steps) if step.startswith("With"))
+    answer = f"{name} pays {count * price + more} euros."
+    response = f"<think>\n{' '.join(steps)}\n</think>\n\n{answer}"
+    return {"messages": [{"role": "user", "content": question}], "response": response}, decisive
+
+
+def measure_steps(model_folder: str, count: int, seed: int) -> dict[str, Any]:
+    """Return how often each method ranks the step that states the result first."""
+    model, draw = expound.load(model_folder, task="generation", dtype="float32"), random.Random(seed)
+    methods = {"removal": "occlusion", "suppression": "occlusion?perturbation=attend", "random": "random"}
+    hits: dict[str, list[bool]] = {name: [] for name in methods}
+    for _ in range(count):
+        row, decisive = make_steps(draw)
+        for name, spec in methods.items():
+            chosen = f"random?seed={draw.randrange(1000)}" if name == "random" else spec
+            (item,) = expound.attribute(model, row, chosen, "answer", unit="thought", show_progress=False)
+            hits[name].append(int(item.scores[0].argmax()) == decisive)
+        print({name: sum(values) for name, values in hits.items()}, file=sys.stderr, flush=True)
+    found: dict[str, Any] = {"questions": count, "seed": seed}
+    for name, values in hits.items():
+        low, high = binomtest(sum(values), count).proportion_ci()
+        found[name] = {"first": sum(values) / count, "low": low, "high": high}
+    return found
+
+
 def summarize(values: list[float]) -> dict[str, float]:
     """Return mean and standard deviation."""
     return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1))}
@@ -245,6 +287,8 @@ def main() -> None:
     )
     if options.part == "agentdojo":
         results = {options.part: measure_agentdojo(options.model, Path(options.lines))}
+    elif options.part == "steps":
+        results = {options.part: measure_steps(options.model, options.count, options.seed)}
     elif options.part == "thoughts":
         results = {options.part: measure_thoughts(options.count, options.steps, options.seed)}
     else:
