@@ -1,7 +1,10 @@
-"""Long prompts: memory of removal by the number of units, and time and memory of methods that take one pass.
+"""Long prompts: memory of removal by the number of units, time and memory of methods of one pass, and tree search.
 
 Each measurement is a process of its own, since memory that a process has freed would be used again unseen. The model is
 a Llama with random weights; times are multiples of one forward pass, by processor time.
+
+`--simulate` plants additive effects of .5 to 1.5, and noise of .01, in paragraphs of five sentences, and says how often
+the search finds those with the largest effects by an eighth of the removals.
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from scipy.stats import binomtest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import expound
+from expound.explainers.perturbation.tree_search import search_tree
 from expound.metrics import measure_cost
 from expound.models.generation.model import GeneratingModel
 from timing import parse_options, write_results
@@ -60,11 +66,47 @@ def measure(method: str, tokens: int, units: int) -> dict[str, Any]:
     return found | {"mib": cost.peak_memory, "cpu_seconds": seconds}
 
 
+def simulate_search(units: int, planted: int, *, is_adjacent: bool, draws: int = 200) -> dict[str, Any]:
+    """Return how often the best unit, and all planted ones, are found; `is_adjacent`: they are in one paragraph."""
+    draw, parents, budget = torch.Generator().manual_seed(1), [unit // 5 for unit in range(units)], (units + 1) // 8 - 1
+    best, every = 0, 0
+    for _ in range(draws):
+        effects = 0.01 * torch.randn(1, units, generator=draw, dtype=torch.float64)
+        places = torch.randperm(units, generator=draw)[:planted]
+        if is_adjacent:
+            places = 5 * int(torch.randint(units // 5, (1,), generator=draw)) + torch.arange(planted)
+        effects[0, places] += torch.rand(planted, generator=draw, dtype=torch.float64) + 0.5
+
+        def remove(groups: Sequence[range], effects: torch.Tensor = effects) -> torch.Tensor:
+            return torch.stack([effects[:, group.start : group.stop].sum(1) for group in groups], 1)
+
+        found = search_tree(remove, parents, budget)[0]
+        best += int(found.argmax()) == int(effects[0].argmax())
+        every += set(found.topk(planted).indices.tolist()) == set(places.tolist())
+    shares: dict[str, Any] = {"units": units, "removals": budget, "planted": planted, "adjacent": is_adjacent}
+    for name, hits in (("best", best), ("all", every)):
+        low, high = binomtest(hits, draws).proportion_ci()
+        shares[name] = {"share": hits / draws, "low": low, "high": high}
+    return shares
+
+
 def main() -> None:
     """Measure each method at each size in a new process."""
     options = parse_options(
-        __doc__, tokens=8000, units=[100, 400, 1600], methods=["decompx_linear", "attn_lrp", "flash_trace"], one=""
+        __doc__,
+        tokens=8000,
+        units=[100, 400, 1600],
+        methods=["decompx_linear", "attn_lrp", "flash_trace"],
+        one="",
+        simulate=False,
     )
+    if options.simulate:
+        found = []
+        for units in (70, 140, 280, 560):
+            for planted, is_adjacent in ((1, False), (3, False), (5, False), (5, True)):
+                found.append(simulate_search(units, planted, is_adjacent=is_adjacent))
+        write_results({"simulated": found}, options.output)
+        return
     if options.one:
         print(json.dumps(measure(options.one, options.tokens, options.units[0])))
         return
