@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,9 +12,9 @@ import pytest
 from expound.evaluation.workers.local import LocalWorkers
 from expound_papers.runs.run_cell import run_all
 from expound_papers.runs.store import Cell, Store
-from small_cells import Inline, cells, dying, filling, ordinary, raising, raising_once, refusing
+from forks import forge
+from small_cells import Inline, cells, dying, filling, ordinary, raising, raising_once, refusing, slow
 
-ROOT = Path(__file__).parents[2]
 PATIENT = 600  # seconds; a machine with much else to do starts processes slowly
 
 
@@ -57,17 +55,6 @@ def test_when_the_time_is_up_no_run_is_begun_and_the_same_call_goes_on(tmp_path)
         assert (outcome.waiting, len(outcome.done), outcome.failed) == (left, 3 - left, {})
 
 
-def test_a_ctrl_c_while_a_worker_starts_is_the_commands_affair(tmp_path):
-    root = tmp_path / "store"
-    workers = LocalWorkers(1)
-    for number in (signal.SIGINT, signal.SIGINT):
-        os.kill(workers.workers[0].process.pid, number)
-    first = workers.workers[0].process
-    outcome, told = run_cells(root, cells(1), workers)
-    assert (outcome.failed, [status for _, status in told]) == ({}, ["done"])
-    assert workers.workers[0].process is first
-
-
 def test_needs_come_first_in_whatever_order_runs_are_given(tmp_path):
     first, second = cells(2)
     late = Cell({"kind": "test", "number": 2}, ordinary, "late", needs=(first.key, second.key))
@@ -88,15 +75,19 @@ def test_on_a_full_disk_nothing_new_is_begun_and_what_is_done_stays(tmp_path):
 
 
 def test_a_worker_killed_loses_its_own_run_alone_and_all_have_their_threads_and_gpu(tmp_path, monkeypatch):
+    """A Ctrl-C while a worker starts is the command's affair: it kills no run."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     these = [*cells(6), Cell({"kind": "test", "number": 9}, dying, "dies")]
     looks = [Cell({"kind": "look", "number": number}, report_worker, f"look {number}") for number in range(2)]
     root = tmp_path / "store"
     root.mkdir()
-    outcome, told = run_cells(root, [*looks, *these[::-1]], LocalWorkers(2, threads=1, gpus=2))
+    workers = LocalWorkers(2, threads=1, gpus=2)
+    for number in (signal.SIGINT, signal.SIGINT):
+        os.kill(workers.workers[0].process.pid, number)
+    outcome, told = run_cells(root, [*looks, *these[::-1]], workers)
     assert outcome.failed == {}
     assert list_done(root, these) == [0, 1, 2, 3, 4, 5, 9]
-    assert told.count(("dies", "killed")) == 1
+    assert [title for title, status in told if status == "killed"] == ["dies"]
     assert (tmp_path / "log").read_text().count("\n") == 7
     seen = {(Store(root).cell_folder(cell.key) / "seen.txt").read_text() for cell in looks}
     assert seen == {"1 1 4", "1 1 7"}
@@ -115,32 +106,23 @@ def report_worker(cell, space):
     (space.output / "seen.txt").write_text(" ".join(facts))
 
 
-SCRIPT = """
-import sys; sys.path[:0] = {paths!r}
-from pathlib import Path
-from small_cells import cells, slow
-from expound_papers.runs.run_cell import run_all
-from expound.evaluation.workers.local import LocalWorkers
-if __name__ == "__main__":
-    root = Path({root!r})
+def run_slow_cells(root):
+    """Runs two cells with one worker, as a command does."""
     try:
         run_all(cells(2, slow), root, LocalWorkers(1, threads=1, gpus=0))
     except KeyboardInterrupt:
-        sys.exit(130)
-"""
+        return 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_the_command(tmp_path, number):
-    paths = [str(Path(__file__).parent), str(ROOT / "src"), str(ROOT / "tests")]
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(paths=paths, root=str(tmp_path / "store")))
-    command = subprocess.Popen([sys.executable, str(script)])
     claims = tmp_path / "store" / ".claims"
-    wait_until(lambda: claims.is_dir() and any(path.is_file() for path in claims.glob("[0-9a-f]*")))
-    workers = list_workers(command.pid)
-    command.send_signal(number)
-    assert command.wait(PATIENT) == (130 if number == signal.SIGTERM else -signal.SIGKILL)
+    with forge() as command:
+        command.start(run_slow_cells, tmp_path / "store")
+        wait_until(lambda: claims.is_dir() and any(path.is_file() for path in claims.glob("[0-9a-f]*")))
+        workers = list_workers(command.pid)
+        command.kill(number)
+        assert command.wait() == (130 if number == signal.SIGTERM else -signal.SIGKILL)
     wait_until(lambda: not any(is_alive(worker) for worker in workers))
     assert workers
 

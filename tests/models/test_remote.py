@@ -12,6 +12,7 @@ import pytest
 
 import chats
 import expound
+import families
 from completions_server import serve
 from expound import ExpoundError
 from expound.cli import main
@@ -59,15 +60,17 @@ def require_equal(one, other):
         assert mine.log_prob == pytest.approx(its.log_prob, abs=1e-5)
 
 
-@pytest.mark.parametrize("form", ["max_tokens 0", "max_tokens 1", "prompt_logprobs"])
-@pytest.mark.parametrize("method", REMOVAL)
+FORMS = ["max_tokens 0", "max_tokens 1", "prompt_logprobs"]
+
+
+@pytest.mark.parametrize(("method", "form"), families.rotate(REMOVAL, FORMS))
 def test_explanations_are_those_of_the_weights(local_model, folder, method, form):
     with serve(local_model, forms=(form,)) as served:
         model = load_remote(served, folder)
         require_equal(explain(model, method), explain(local_model, method))
         assert max(served.answered.values()) == 1
         # Ways that the server refuses are tried once, by the first prompt.
-        refused = ["max_tokens 0", "max_tokens 1", "prompt_logprobs"].index(form)
+        refused = FORMS.index(form)
         assert len(served.requests) == len(served.answered) + refused
         assert {request["model"] for request in served.requests} == {"tiny"}
         assert {request["path"] for request in served.requests} == {"/v1/completions"}

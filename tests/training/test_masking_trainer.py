@@ -37,6 +37,7 @@ from expound.training.loop.data import Collator
 from expound.training.loop.training_module import TrainingModule
 from expound.training.masking.run import default_arguments, make_masking_arguments, sample_stratified, train_masking
 from expound.training.masking.trainer import MaskingTrainer
+from forks import forge
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
 METRIC = "aopc_comprehensiveness?fractions=0.2,0.5&perturbation=mask"
@@ -133,12 +134,6 @@ def make_interrupted_trainer(number, step):
     return Interrupted
 
 
-def run_in_another_process(code):
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
-    code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {code}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
 def have_equal_weights(one, other):
     return all(torch.equal(value, other[name]) for name, value in one.items()) and one.keys() == other.keys()
 
@@ -190,6 +185,10 @@ def make_dying_trainer(trial):
     return Dying
 
 
+def run_dying_search(folder):
+    run_search(folder, trainer=make_dying_trainer(1))
+
+
 def test_a_killed_search_loses_only_the_running_trial_and_resumes_to_the_result_of_an_unbroken_one(tmp_path):
     best, trials = run_search(tmp_path / "whole")
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 3
@@ -198,10 +197,9 @@ def test_a_killed_search_loses_only_the_running_trial_and_resumes_to_the_result_
     winner = trials[int(np.argmax(values))]
     assert (best.preservation, best.sparsity, best.inverse) == tuple(winner.params.values())
     assert all(0 <= value <= 1 for trial in trials for value in trial.params.values())
-    code = "import test_masking_trainer as t; from pathlib import Path; "
-    code += "t.run_search(Path({!r}), trainer=t.make_dying_trainer(1))"
-    done = run_in_another_process(code.format(str(tmp_path / "run")))
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    with forge() as process:
+        process.start(run_dying_search, tmp_path / "run")
+        assert process.wait() == -signal.SIGKILL
     assert [trial.state for trial in study_of(tmp_path / "run").trials] == [TrialState.COMPLETE, TrialState.RUNNING]
     again, resumed = run_search(tmp_path / "run")
     finished = [trial for trial in resumed if trial.state == TrialState.COMPLETE]
