@@ -180,6 +180,11 @@ def test_the_page_trains_with_trl(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small_chat_model(tmp_path / "my-chat-model")
     names = {}
-    exec(blocks(ROOT / "docs" / "citation_use.md")[0].text, names)
-    history = names["trainer"].state.log_history
-    assert {"rewards/necessity/mean", "rewards/correct/mean"} <= history[0].keys()
+    page = blocks(ROOT / "docs" / "citation_use.md")[0].text
+    exec(page, names)
+    first = names["trainer"].state.log_history[0]
+    assert first["reward"] == pytest.approx(first["rewards/necessity/mean"] + first["rewards/correct/mean"])
+    # Random completions cite no source: nothing is necessary for them, and all sources but the cited ones are missing.
+    assert first["rewards/necessity/mean"] == 0
+    exec(page.replace("necessity", "sufficiency"), names)
+    assert names["trainer"].state.log_history[0]["rewards/sufficiency/mean"] != 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"<?[-+−]?\d[\d.,]*")
 WIDTH = "120"
+"""Columns of the terminal; the first page shows lines that are wrapped."""
 
 
 def update_pages(folder: Path) -> list[str]:
@@ -26,6 +28,7 @@ def update_pages(folder: Path) -> list[str]:
     sys.path.insert(0, str(ROOT / "tests"))
     from readme_blocks import small_chat_model
 
+    os.environ["COLUMNS"] = WIDTH
     folder.mkdir(parents=True, exist_ok=True)
     small_chat_model(folder / "my-chat-model")
     missing = list[str]()

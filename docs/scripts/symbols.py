@@ -17,7 +17,9 @@ def render_equation(folder: str, name: str, latex: str) -> str:
     """Return a part's equation and a line on its symbols, as HTML."""
     texts = [f"{_render(symbol)}: {_render_text(text)}" for symbol, text in list_symbols(folder, name, latex)]
     where = f'\n<p class="symbols">{"; ".join(texts)}.</p>' if texts else ""
-    return f'<p class="equation">{_render(latex, "block")}</p>{where}'
+    # Parts of an equation are formulas of their own, so that a phone can break the line between them.
+    formulas = ",<wbr> ".join(f"<span>{_render(part, 'block')}</span>" for part in latex.split(r", \; "))
+    return f'<p class="equation">{formulas}</p>{where}'
 
 
 def list_symbols(folder: str, name: str, latex: str) -> Iterator[tuple[str, str]]:

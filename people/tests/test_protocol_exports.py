@@ -84,7 +84,7 @@ def test_methods_paragraph_figure_and_protocol_are_exported(study_site):
         "1 were left out as careless",
         "which left 3",
         digest_protocol(protocol()),
-        "People ranked 3 unnamed explanations of each example, ties allowed, for 4 of 6 examples each",
+        "People ranked 3 unnamed explanations of each example, ties allowed; each was given 4 of 6 examples",
         "a linear mixed model",
         "Krippendorff's α = 1.00",
     ):

@@ -124,7 +124,7 @@ def test_too_long_a_text_is_cut_and_the_prompt_is_not(caplog):
     assert batch.alignments[0].truncated
     many = make_template(SHOTS * 12)
     crowded = expound.load(model.model, processor("gpt2"), task="prompt", template=many, labels=LABELS)
-    with pytest.raises(ExpoundError, match="use a shorter template or fewer shots"):
+    with pytest.raises(ExpoundError, match="use a shorter template, fewer shots or documents"):
         crowded.encode(["short"])
 
 

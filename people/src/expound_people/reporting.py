@@ -163,7 +163,7 @@ def _describe_task(project: Project, plan: Protocol | None) -> list[str]:
     methods = project.methods
     screen, count = min(len(methods), main.screen), main.items or len(project.items)
     task = TASK_TEXTS[project.kind].format(screen=screen, unit=main.unit)
-    text = f"People {task}, for {count} of {len(project.items)} examples each, in random order."
+    text = f"People {task}; each was given {count} of {len(project.items)} examples, in random order."
     if methods:
         scores = {
             "positive": "their positive scores",

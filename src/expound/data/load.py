@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 def load_data(
     spec: str, split: str | None = "train", *, limit: int | None = None, seed: int | None = None, **options: Any
 ) -> Dataset:
-    """Load a split of a dataset in canonical form (docs/architecture.md lists the columns).
+    """Load a split of a dataset, with the same columns for every format.
 
-    The examples are in memory. Nothing is cached, so a changed file gives new data. `info.description` is the spec with
-    every option that differs from its default.
+    Texts have `text`, `label` and `rationale` (`text_pair` and `rationale_pair` for pairs); rows of language models
+    have `prompt` or `messages`, `response` and `sources`. The examples are in memory. Nothing is cached, so a changed
+    file gives new data. `info.description` is the spec with every option that differs from its default.
 
     Args:
         spec: NAME:PATH?OPTION=VALUE&..., where NAME is a key of READERS. A path alone is enough if its suffix is such a

@@ -50,7 +50,7 @@ class ReaderContract:
             assert open_reader(format_spec(reader)) == reader
 
     def test_rows_are_canonical(self, reader: Reader) -> None:
-        """Rows have the columns of docs/architecture.md only, non-empty texts, spans inside them, and known labels."""
+        """Rows have known columns only, non-empty texts, spans inside them, and known labels."""
         assert reader.splits()
         for split in reader.splits():
             features, rows = reader.table(split)

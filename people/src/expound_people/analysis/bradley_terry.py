@@ -39,7 +39,8 @@ class BradleyTerryFit(NamedTuple):
 
         The interval is that of Student's t with people - 1 degrees of freedom.
         """
-        estimate = float(contrast @ self.strengths)
+        # Without rounding, a strength of zero could be shown as -0.00.
+        estimate = round(float(contrast @ self.strengths), 12) + 0.0
         # Rounding can make the variance of a contrast slightly negative.
         variance = max(float(contrast @ self.covariance @ contrast), 0.0)
         width = float(variance**0.5 * student.ppf(0.975, self.people - 1))
@@ -50,7 +51,7 @@ def estimate_strengths(ballots: Sequence[Ballot], people: Sequence[Hashable]) ->
     """Estimate Bradley–Terry log strengths from rankings and the annotator who gave each one.
 
     Returns one row per method, strongest first. Strengths are NaN if a group of methods never loses to the others;
-    intervals are NaN, too, if there is only one annotator.
+    intervals are NaN, too, if there are fewer annotators than methods.
     """
     methods = sorted(set(chain.from_iterable(ballots)))
     fitted = fit_bradley_terry(count_wins(ballots, people, methods))
@@ -102,7 +103,8 @@ def fit_bradley_terry(wins: NDArray[np.float64]) -> BradleyTerryFit:
         theta = theta + step / max(1.0, float(np.abs(step).max()))
         if np.abs(step).max() < TOLERANCE:
             break
-    if people < 2:
+    # The gradients of all people sum to zero, so fewer people than methods leave a contrast without any variance.
+    if people < max(2, size):
         return undefined._replace(strengths=theta - theta.mean())
     gradients = (wins - (wins + wins.transpose(0, 2, 1)) * probability).sum(2)
     covariance = inverse @ gradients.T @ gradients @ inverse * people / (people - 1)

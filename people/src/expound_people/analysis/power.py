@@ -70,7 +70,8 @@ def simulate_power(design: StudyDesign, people: int, runs: int = 200, seed: int 
     simulate = _simulate_rankings if design.kind == "rank" else _simulate_guesses
     results = np.array([simulate(design, people, generator) for _ in range(runs)])
     # A width is NaN in a run where the estimate does not exist; such a run counts as one without detection.
-    return Power(people, float(results[:, 0].mean()), float(np.nanmean(results[:, 1])))
+    widths = results[~np.isnan(results[:, 1]), 1]
+    return Power(people, float(results[:, 0].mean()), float(widths.mean()) if len(widths) else float("nan"))
 
 
 def _simulate_rankings(design: StudyDesign, people: int, generator: np.random.Generator) -> tuple[float, float]:

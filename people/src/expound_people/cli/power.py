@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -54,5 +55,6 @@ def power(
     rows = []
     for count in counts:
         estimate = estimate_power(design, int(count), runs, seed)
-        rows.append((count, f"{100 * estimate.power:.0f} %", f"{estimate.width:.3f}"))
+        width = "–" if math.isnan(estimate.width) else f"{estimate.width:.3f}"
+        rows.append((count, f"{100 * estimate.power:.0f} %", width))
     console().print(Table(("people", "power", "width"), rows))

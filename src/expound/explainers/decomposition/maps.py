@@ -30,7 +30,8 @@ class LayerMaps(Explainer):
     power of two, the same for all positions and targets of an example, so only ratios within an example are defined.
 
     Args:
-        layers: the content of `TokenScores.layers`, at that row: R_l (`up_to`) or M_l (`each`).
+        layers: the content of `TokenScores.layers`: where the prediction is read, the row of the product R_l of the
+            maps up to layer l (`up_to`), or of the map M_l of layer l alone (`each`).
         max_memory: bytes per chunk of the widest intermediate tensor.
     """
 

@@ -136,8 +136,8 @@ def fit_template(
         own = [place for place, side in enumerate(encoding.sequence_ids) if side == longest]
         if len(own) <= excess:
             raise ExpoundError(
-                f"the prompt without the text has {len(encoding.ids) - len(own)} of at most {max_length} "
-                "tokens: use a shorter template or fewer shots"
+                f"the prompt without its longest text has {len(encoding.ids) - len(own)} tokens, and {max_length} fit: "
+                "use a shorter template, fewer shots or documents, or a shorter response"
             )
         end = encoding.offsets[own[-excess]][0]
         texts = (*texts[:longest], texts[longest][:end].rstrip(), *texts[longest + 1 :])
