@@ -41,13 +41,14 @@ config = LlamaConfig(
 )
 llama = LlamaForCausalLM(config)
 optimizer = torch.optim.AdamW(llama.parameters(), lr=3e-3)
-# positions of the names in the questions; the model predicts the dish at the next position
-asked = torch.arange(15, 31, 4)
+ask = tokenizer.convert_tokens_to_ids("for")
 for _ in range(600):
     notes = [list(make_example()["sources"].values()) for _ in range(32)]
     bills = ["".join(f" bill for {note.rstrip('.')}" for note in chance.sample(each, k=4)) for each in notes]
     texts = [" ".join(each) + bill for each, bill in zip(notes, bills, strict=True)]
     ids = torch.tensor(tokenizer(texts)["input_ids"])
+    # the name follows the word "for"; at the name, the model predicts the dish
+    asked = (ids[0] == ask).nonzero()[:, 0] + 1
     logits = llama(ids).logits[:, asked]
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, asked + 1].flatten()).backward()
@@ -107,34 +108,5 @@ expound.compare(model, examples, methods, ["recall_at_k", "topk_drop?k=1"], unit
 # ```
 #
 # `expound serve --api` gives the same citations to programs, as annotations of OpenAI's protocol
-# ([Serve answers with citations](../serving.md)). Here the server runs in a thread, and the `openai` package asks it:
-
-# %%
-import threading
-import time
-
-import uvicorn
-from openai import OpenAI
-
-from expound.serve import Explorer, Site, create_app
-
-token = "a-token-that-only-this-tutorial-uses"
-site = Site(token=token, explorer=Explorer({"orders": model}), api_token=token)
-server = uvicorn.Server(uvicorn.Config(create_app(site), port=8765, log_level="warning"))
-thread = threading.Thread(target=server.run)
-thread.start()
-while not server.started:
-    time.sleep(0.1)
-client = OpenAI(base_url="http://127.0.0.1:8765/v1", api_key=token)
-question = {"role": "user", "content": example["prompt"].removeprefix("{sources}\n\n")}
-documents = [{"title": name, "text": text} for name, text in example["sources"].items()]
-answer = client.chat.completions.create(
-    model="orders", messages=[question], max_tokens=1, extra_body={"documents": documents, "citations": {"k": 1}}
-)
-for annotation in answer.choices[0].message.annotations:
-    print(answer.choices[0].message.content, annotation.url_citation.title, round(annotation.score, 2))
-server.should_exit = True
-thread.join()
-
-# %% [markdown]
-# [Your own data](../data.md#chats) describes the format for many chats in one file.
+# ([Serve answers with citations](../serving.md)). [Your own data](../data.md#chats) describes the format for many chats
+# in one file.
