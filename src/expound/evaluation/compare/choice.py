@@ -12,7 +12,7 @@ from expound.data.registry import parse_spec
 from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer
-from expound.explainers.registry import is_removal_method, make_seeded, resolve_unit, seed_params
+from expound.explainers.registry import is_removal_method, resolve_unit, seed_params
 from expound.metrics import Metric, metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models import ExplainedModel
@@ -87,13 +87,10 @@ def make_methods(
             name = method if isinstance(method, str) else method.name
             named.append((name, method))
         methods = _by_unique_name("methods", named)
-    return {name: _make_explainer(method, seed, unit, deletes=black_box) for name, method in methods.items()}
-
-
-def _make_explainer(method: str | Explainer, seed: int, unit: UnitName | None, *, deletes: bool) -> Explainer:
-    if unit is None and not deletes:
-        return make_seeded(method, seed)
-    return resolve_unit(method, unit, seed_params(method, seed))[0]
+    deletes, made = black_box or unit is not None, dict[str, Explainer]()
+    for name, method in methods.items():
+        made[name] = resolve_unit(method, unit, seed_params(method, seed), deletes=deletes)[0]
+    return made
 
 
 def make_metrics(
