@@ -42,8 +42,8 @@ BEFORE = {"two layers": ("scale", "tanh"), "extra norm": ("norm",)}
 """The parts of a head before its projection."""
 
 
-def give_head(raw: Any, name: str) -> tuple[Any, Any]:
-    """A subclass whose forward reads the last hidden states in its own way."""
+def give_head(raw: Any, name: Any) -> tuple[Any, Any]:
+    """A subclass whose forward reads the last hidden states in its own way, by the name of a head or a function."""
 
     def forward(
         self: Any, input_ids: Any = None, attention_mask: Any = None, inputs_embeds: Any = None, **kwargs: Any
@@ -53,7 +53,7 @@ def give_head(raw: Any, name: str) -> tuple[Any, Any]:
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **options
         )
         real = attention_mask[..., None].to(output.last_hidden_state)
-        logits = HEADS[name](self, output.last_hidden_state, real)
+        logits = HEADS.get(name, name)(self, output.last_hidden_state, real)
         attentions = getattr(output, "attentions", None)
         return SequenceClassifierOutput(logits=logits, hidden_states=output.hidden_states, attentions=attentions)
 
