@@ -79,12 +79,14 @@ def read(tmp_path, *given, split="all"):
 
 def test_chats_and_prompts_from_a_file(tmp_path):
     other = {"prompt": "Why?", "sources": ["x", {"title": "t", "text": "y"}]}
-    first, second = read(tmp_path, CHAT, other)
+    content = [{"type": "text", "text": text} for text in ("{sources}", "When?")]
+    first, second, third = read(tmp_path, CHAT, other, CHAT | {"messages": [{"role": "user", "content": content}]})
     assert first["sources"] == [{"name": "a", "text": "one"}, {"name": "b", "text": "two"}]
     assert (first["messages"], first["response"], first["evidence"]) == (CHAT["messages"], "now", ["b"])
     assert second["sources"] == [{"name": "source 1", "text": "x"}, {"name": "t", "text": "y"}]
     assert (second["prompt"], second["response"], second["evidence"], second["messages"]) == ("Why?", None, None, None)
     assert "id" not in first
+    assert third["messages"] == [{"role": "user", "content": "{sources}\nWhen?"}]
 
 
 def test_rows_that_ask_the_same_stay_together(tmp_path):
