@@ -19,7 +19,7 @@ from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.checks import CHECKS
 from expound.models.layers import activations
 from expound.models.layers.layer_parts import HeadParts, get_head_parts
-from expound.models.probe import Probe, get_tolerance
+from expound.models.probe import Probe, are_close
 from expound.models.token_heads import Tagging
 
 
@@ -136,11 +136,18 @@ class DecompXClassifier(DecompX):
         return TokenScores(torch.stack(scores), convergence_delta=torch.stack(deltas), bias=bias, logits=traces.logits)
 
     @torch.no_grad()
-    def compute_contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:
-        """Return contributions of K components to each of C outputs at Q readouts [Q, L]: [Q, K, C]."""
+    def compute_contributions(
+        self, model: ExplainedModel, trace: Trace, readout: Tensor, *, whole: bool = False
+    ) -> Tensor:
+        """Return contributions of K components to each of C outputs at Q readouts [Q, L]: [Q, K, C].
+
+        The components are the positions, or the last hidden states as one if `whole`.
+        """
         needed = readout.any(0).nonzero().flatten()
-        *_, state = decompose_layers(trace, self.rules, needed)
         point = trace.layers[-1].answer(needed)
+        state = point[:, None]
+        if not whole:
+            *_, state = decompose_layers(trace, self.rules, needed)
         if trace.final is not None:
             before = trace.layers[-1].end[needed]
             state, point = apply_norm(trace.final, state, before, self.bias), trace.final(before)
@@ -198,15 +205,21 @@ def propagate_head(
 
 
 def check_head(model: ExplainedModel, probe: Probe) -> str:
-    """Check that the components of all positions sum to the logit, so that no part of the head is left out."""
+    """Check that the whole last hidden states give the logit, so that no part of the head is left out."""
     if model.task.is_generated:
         return "its head gives the next token, not a class"
-    explanation = DecompXClassifier().compute(model, probe.alone, [None])[0]
-    assert explanation.convergence_delta is not None
-    missing, size = float(explanation.convergence_delta.abs()), float(explanation.scores.abs().sum())
-    if missing <= get_tolerance(model) * size:
+    method, alone = DecompXClassifier(), probe.alone
+    (trace,) = trace_examples(model, alone)
+    logits = trace.logits[None]
+    target = select_target(model, alone, None, logits)
+    readout = make_readout_weights(model, alone, target)[0][:, trace.positions]
+    # The layers are checked by themselves.
+    classes = method.compute_contributions(model, trace, readout, whole=True)
+    found = method._select_target_scores(model, classes, target[0], alone, 0)
+    expected = model.task.score(logits, target)
+    if are_close(found, expected, probe):
         return ""
-    return f"a part of its head is not understood: the sum of all contributions misses {missing:.2g}"
+    return f"a part of its head is not understood: it gives {float(found[0]):.4g}, the model {float(expected[0]):.4g}"
 
 
 # The checks of models lie below the explainers, and this one needs an explainer.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from expound.errors import ExpoundError, check_choice, unknown
+from expound.errors import check_choice
 
 Slope = Callable[[Tensor], Tensor]
 ELEMENTWISE = frozenset(
@@ -69,26 +69,11 @@ def zero_origin_slope(name: str) -> Slope:
     return SLOPES[name]
 
 
-def get_activation_name(module: nn.Module) -> str:
-    """Return the transformers name of an activation module.
-
-    Raises:
-        ExpoundError: an activation without a known slope.
-    """
-    if isinstance(module, nn.GELU):
-        return "gelu" if module.approximate == "none" else "gelu_pytorch_tanh"
-    for name in SLOPES:
-        if type(module) is type(ACT2FN[name]):
-            return name
-    raise unknown("activation", type(module).__name__, SLOPES)
-
-
 def find_activation_name(module: nn.Module) -> str | None:
     """Return the transformers name of an activation module, or None if its slope has no formula here."""
-    try:
-        return get_activation_name(module)
-    except ExpoundError:
-        return None
+    if isinstance(module, nn.GELU):
+        return "gelu" if module.approximate == "none" else "gelu_pytorch_tanh"
+    return next((name for name in SLOPES if type(module) is type(ACT2FN[name])), None)
 
 
 def find_slope(function: Callable[[Tensor], Tensor], name: str, options: tuple[Any, ...]) -> Slope:

@@ -278,7 +278,7 @@ def get_layer_parts(layer: nn.Module, record: Layer) -> AttentionParts:
         norms=norms,
         into=to_affine(get_module(layer, feed_forward.into)).select_outputs(feed_forward.columns),
         out=out,
-        activation=activations.get_activation_name(get_module(layer, feed_forward.activation)),
+        activation=activations.find_activation_name(get_module(layer, feed_forward.activation)) or "",
         norm_first=record.norm_first,
         gate=gate,
         norm_of_output=norm_of_output,

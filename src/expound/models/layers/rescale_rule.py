@@ -15,18 +15,11 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
+from expound.models.layers.activations import ELEMENTWISE
 from expound.models.layers.held_factors import HeldFactors
 from expound.models.layers.layer_parts import Norm, is_norm_layer, to_norm
 from expound.models.outputs import to_float32
 
-ELEMENTWISE = frozenset(
-    [
-        *("gelu", "relu", "relu6", "silu", "mish", "tanh", "sigmoid", "softplus", "logsigmoid", "elu", "celu", "selu"),
-        *("leaky_relu", "hardtanh", "hardswish", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "pow", "square"),
-        *("reciprocal", "erf", "sin", "cos", "abs", "clamp"),
-    ]
-)
-"""Names of functions of each number alone; their other arguments are constants."""
 PRODUCTS = ("mul", "multiply", "matmul", "bmm", "einsum")
 QUOTIENTS = ("div", "divide", "true_divide")
 ACTIVATION_MODULES = ("transformers.activations", "torch.nn.modules.activation")
