@@ -205,7 +205,8 @@ def make_table(cells: Mapping[str, Mapping[str, Any]]) -> str:
         shown = []
         for family, kind in columns:
             cell = cells.get(f"{recipe} {family} {kind}", {})
-            plain = cells.get(f"baseline {family} {kind}", {}).get("step_seconds")
+            # A cell of an earlier run has the step of its own baseline.
+            plain = cell.get("plain_seconds") or cells.get(f"baseline {family} {kind}", {}).get("step_seconds")
             text = cell.get("note") or cell.get("error") or "–"
             if "seconds" in cell:
                 text = f"{cell['step_seconds'] / plain:.1f}" if cell["step_seconds"] and plain else "runs"
