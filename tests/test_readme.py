@@ -97,7 +97,7 @@ def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):
     (table,), (chat,) = (
         re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for kind in ("csv", "json")
     )
-    data = expound.load_data("generated", "train", limit=80, seed=1)
+    data = expound.load_data("generated", "train", limit=40, seed=1)
     names = data.features["label"].names
     with (tmp_path / "tickets.csv").open("w", newline="") as file:
         file.write(table)

@@ -26,7 +26,7 @@ from forks import forge
 from small import small
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
-METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "rationale_auc"]
+METRICS = ["comprehensiveness", "sufficiency", "rationale_auc"]
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def stop_comparison(model, data, folder, after, **options):
     model.encode = encode
 
 
-@pytest.mark.parametrize(("first", "then"), [(4, None), (None, 4), (4, 6)])
+@pytest.mark.parametrize(("first", "then"), [(None, 4), (4, 6)])
 def test_stopped_it_goes_on_in_batches_of_another_size(model_folder, data, tmp_path, first, then):
     model = expound.load(model_folder)
     stop_comparison(model, data, tmp_path, 1, batch_size=first)
