@@ -46,6 +46,7 @@ from expound.objectives import (
 from expound.recipes import RECIPES
 from expound.training import ObjectiveTrainer
 from expound.training.bilevel.simulatability import Simulatability, SimulatingStudent
+from expound.training.loop.term_log import FIRST_STEPS
 from expound.training.loop.training_module import TrainingModule
 from expound_papers.answering_model import make_llama
 from timing import DATA, load_minilm, measure_ratios, parse_options, write_results
@@ -188,14 +189,15 @@ def measure_loops(steps: int) -> dict[str, dict[str, float]]:
 def make_loop_steps(model: ExplainedModel, objective: Objective) -> dict[str, Callable[[Batch], object]]:
     """Return functions that take a batch forward and backward in each kind of loop."""
     arguments = TrainingArguments("unused", use_cpu=True, report_to="none")
-    recipe_trainer = ObjectiveTrainer(model, arguments, (CrossEntropy(), objective))
+    recipe_trainer = ObjectiveTrainer(TrainingModule(model, (CrossEntropy(), objective)), arguments)
     user_trainer = expound.with_objectives(Trainer, [objective])(
         model.model, arguments, processing_class=model.processing_class
     )
     for trainer in (recipe_trainer, user_trainer):
         trainer.current_gradient_accumulation_steps = 1
-        # Eight steps of a run take the gradient of each term by itself: none of so long a run's first ones.
-        trainer.state.max_steps = 1_000_000
+        # Some steps of a run, the first ones among them, take the gradient of each term by itself: none of these.
+        trainer.module.n_steps = 1_000_000
+        trainer.module.context = StepContext(number=FIRST_STEPS)
     terms = expound.ExplanationTerms(model, [objective])
     return {
         "recipe": lambda batch: recipe_trainer.training_step(recipe_trainer.model, {"batch": batch}),
@@ -225,8 +227,7 @@ def measure_costs(
             begin = time.process_time()
             optimizer.zero_grad()
             epoch = (number - 1) // (len(batches) - 1)
-            terms = module(batch, StepContext(number=number, epoch=epoch))["terms"]
-            (terms * terms.new_tensor([objective.weight for objective in kinds[name]])).sum().backward()
+            module(batch, StepContext(number=number, epoch=epoch))["loss"].backward()
             clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             seconds[name].append(time.process_time() - begin)

@@ -11,7 +11,7 @@ from expound.explainers.learned.interpretable_attention import InterpretableAtte
 from expound.models import ExplainedModel
 from expound.objectives import ComprehensivenessLoss, ConsistencyLoss, CrossEntropy, SufficiencyLoss
 from expound.recipes import RECIPES
-from expound.training import CriterionTrainer
+from expound.training import CriterionModule
 from expound_papers.tables.coefficients import COEFFICIENTS
 from families import processor, tiny, tokenizer
 
@@ -39,7 +39,7 @@ def test_each_criterion_has_the_papers_best_values(criterion, rate, gamma):
     assert (arguments["learning_rate"], arguments["lr_scheduler_kwargs"]) == (rate, {"gamma": gamma, "epochs": 2})
     assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (20, 64)
     assert arguments["metric_for_best_model"] == "criterion"
-    assert recipe.trainer is CriterionTrainer
+    assert recipe.module is CriterionModule
 
 
 def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():

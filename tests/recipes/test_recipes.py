@@ -29,7 +29,7 @@ from expound.objectives import (
 from expound.recipes import RECIPES, Recipe, extract_rationales
 from expound.recipes.fresh import select_words
 from expound.recipes.registry import paper_parameters
-from expound.training import ObjectiveTrainer, RunOptions
+from expound.training import RunOptions, TrainingModule
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
@@ -197,7 +197,7 @@ def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, d
     assert constrained.weight == 1.0
     assert constrained.is_feasible(1.0999 * dev_bound)
     assert not constrained.is_feasible(1.1001 * dev_bound)
-    assert recipe.trainer is ObjectiveTrainer
+    assert recipe.module is TrainingModule
     assert (recipe.arguments["learning_rate"], recipe.patience) == (rate, 10)
 
 

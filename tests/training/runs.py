@@ -17,7 +17,8 @@ from transformers import TrainingArguments
 import expound
 import families
 from expound.models import ExplainedModel
-from expound.training import ObjectiveTrainer
+from expound.objectives import CrossEntropy
+from expound.training import ObjectiveTrainer, TrainingModule
 from forks import find_free_port
 
 ARGUMENTS = {"per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True, "logging_steps": 1}
@@ -76,9 +77,10 @@ def bert(**changes):
 def trainer(folder: Path, model, data, *, objectives=None, **arguments):
     """Return an ObjectiveTrainer that trains and evaluates on the data."""
     chosen = {"report_to": "none", "save_strategy": "no", "lr_scheduler_type": "constant"} | ARGUMENTS | arguments
-    more = {} if objectives is None else {"objectives": objectives}
     args = TrainingArguments(output_dir=str(folder), **chosen)
-    return ObjectiveTrainer(model, args, train_dataset=data, eval_dataset=data, **more)
+    return ObjectiveTrainer(
+        TrainingModule(model, objectives or [CrossEntropy()]), args, train_dataset=data, eval_dataset=data
+    )
 
 
 def run_in_two_processes(script: str, *given: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,10 +23,10 @@ from expound.recipes import RECIPES
 from expound.reports.explanations import Explanations
 from expound.training import citations
 from expound.training.loop.data import tokenize_responses
-from expound.training.loop.term_trainer import LEARNED_FILE
+from expound.training.loop.training_module import LEARNED_FILE
 from expound_papers.answering_model import make_llama
 from runs import ARGUMENTS, difference, load_generated
-from test_resume import make_interrupted_trainer
+from test_resume import Interrupt
 
 STEPS = ARGUMENTS | {"num_train_epochs": 2, "per_device_train_batch_size": 4, "eval_steps": 2, "learning_rate": 1e-2}
 
@@ -46,9 +45,9 @@ def start(tmp_path_factory):
     return folder
 
 
-def train(start, folder, recipe=None, **given):
+def train(start, folder, recipe=None, callbacks=(), **given):
     recipe = recipe or RECIPES["cite"](**{"n_samples": 4} | given)
-    return recipe.train(start, rows("train", 12), rows("dev", 6), folder, arguments=STEPS)
+    return recipe.train(start, rows("train", 12), rows("dev", 6), folder, arguments=STEPS, callbacks=callbacks)
 
 
 def assert_coefficients_are_trained(folder):
@@ -64,9 +63,7 @@ def test_stopped_and_resumed_is_unbroken_with_adapters_coefficients_and_kept_ans
     recipe = RECIPES["cite"](n_samples=4, lifetime=2, explainer="attention_to_source", lora_rank=2)
     whole = train(start, tmp_path / "whole", recipe)
     assert whole.steps == 6
-    assert not train(
-        start, tmp_path / "run", replace(recipe, trainer=make_interrupted_trainer(signal.SIGTERM, 4))
-    ).finished
+    assert not train(start, tmp_path / "run", recipe, [Interrupt(signal.SIGTERM, 4)]).finished
     assert not (tmp_path / "run" / "citation").exists()
     resumed = train(start, tmp_path / "run", recipe)
     assert resumed.finished

@@ -18,9 +18,9 @@ from expound.objectives.constraint import Multiplier, linear_schedule
 from expound.recipes import RECIPES
 from expound.training import ObjectiveTrainer, fine_tune
 from expound.training.loop.constrained import is_patience_exhausted
-from expound.training.loop.term_trainer import LEARNED_FILE
+from expound.training.loop.training_module import LEARNED_FILE
 from runs import ARGUMENTS, bert, difference, load_generated, sentences, trainer, weights
-from test_resume import make_interrupted_trainer
+from test_resume import Interrupt
 
 
 def make_constraint(bound=0.01, explainer="attention_rollout", **options):
@@ -128,14 +128,14 @@ def test_the_first_feasible_epoch_starts_the_count_anew_with_half_the_patience(e
     assert is_patience_exhausted(evaluations, patience) == expected
 
 
-def run(folder, objective, trainer=ObjectiveTrainer, **arguments):
+def run(folder, objective, *callbacks, **arguments):
     chosen = {
         "num_train_epochs": 4, "learning_rate": 2e-3, "metric_for_best_model": "feasible_cross_entropy",
         "greater_is_better": False, "save_total_limit": None, "eval_strategy": "epoch", "save_strategy": "epoch",
     }  # fmt: skip
     return fine_tune(
         "tiny", load_generated(size=64), load_generated(split="dev", size=40), folder,
-        objectives=[CrossEntropy(), objective], trainer=trainer, arguments=ARGUMENTS | chosen | arguments,
+        objectives=[CrossEntropy(), objective], callbacks=callbacks, arguments=ARGUMENTS | chosen | arguments,
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def test_stopped_and_resumed_is_unbroken_with_the_same_multiplier(tmp_path):
     settings = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3, "save_steps": 3}
     settings |= {"num_train_epochs": 2}
     run(tmp_path / "whole", make_constraint(bound=0.02, multiplier_learning_rate=1.0), **settings)
-    stopping = make_interrupted_trainer(signal.SIGTERM, 5, ObjectiveTrainer)
+    stopping = Interrupt(signal.SIGTERM, 5)
     stopped = run(tmp_path / "run", make_constraint(bound=0.02, multiplier_learning_rate=1.0), stopping, **settings)
     assert (stopped.steps, stopped.finished) == (5, False)
     resumed = run(tmp_path / "run", make_constraint(bound=0.02, multiplier_learning_rate=1.0), **settings)

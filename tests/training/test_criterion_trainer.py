@@ -8,6 +8,7 @@ import signal
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 import expound
 from expound import explainer
@@ -15,27 +16,25 @@ from expound.explainers.learned.interpretable_attention import InterpretableAtte
 from expound.metrics import metric
 from expound.objectives import CrossEntropy, SufficiencyLoss
 from expound.recipes import RECIPES
-from expound.training import CriterionTrainer, fine_tune
+from expound.training import CriterionModule, fine_tune
 from expound.training.bilevel.criteria import sum_criteria
-from expound.training.loop.term_trainer import LEARNED_FILE
+from expound.training.loop.training_module import LEARNED_FILE
 from families import processor, tiny
 from runs import ARGUMENTS, answers, difference, load_generated, pairs, weights
-from test_resume import make_interrupted_trainer
+from test_resume import Interrupt
 
 UNJUDGED = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
 ADAPTER, COEFFICIENTS = "adapter_model.safetensors", "interpretable_attention/model.safetensors"
 
 
 def ivra(
-    folder, criteria="comprehensiveness", data=None, start="tiny", trainer=None, arguments=(), lora_rank=None, **options
+    folder, criteria="comprehensiveness", data=None, start="tiny", callbacks=(), arguments=(), lora_rank=None, **options
 ):
     """Train with the recipe on little data."""
     train, dev = data or (load_generated(size=32), load_generated(split="dev", size=16))
     recipe = RECIPES["ivra"](criteria, **options)
     chosen = ARGUMENTS | {"num_train_epochs": 2, "learning_rate": 1e-3} | dict(arguments)
-    if trainer is not None:
-        recipe = type(recipe)(**{**vars(recipe), "trainer": trainer})
-    return recipe.train(start, train, dev, folder, arguments=chosen, lora_rank=lora_rank)
+    return recipe.train(start, train, dev, folder, arguments=chosen, lora_rank=lora_rank, callbacks=callbacks)
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +52,14 @@ def save_model(folder, kind="bert", **changes):
 def test_the_rate_falls_every_two_epochs_and_coefficients_have_their_own(tmp_path):
     rates = []
 
-    class Watched(CriterionTrainer):
-        def training_step(self, *args, **kwargs):
-            rates.append(sorted({round(group["lr"], 12) for group in self.optimizer.param_groups}))
-            decays = {group["weight_decay"] for group in self.optimizer.param_groups if group["lr"] > 1e-2}
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args, state, control, optimizer, **_):
+            rates.append(sorted({round(group["lr"], 12) for group in optimizer.param_groups}))
+            decays = {group["weight_decay"] for group in optimizer.param_groups if group["lr"] > 1e-2}
             assert decays <= {0.0}
-            return super().training_step(*args, **kwargs)
 
     more = {"num_train_epochs": 5, "learning_rate": 1e-3, "weight_decay": 0.1} | UNJUDGED
-    ivra(tmp_path, trainer=Watched, arguments=more, lr_decay=0.5, lr_multiplier=30.0)
+    ivra(tmp_path, callbacks=[Watch()], arguments=more, lr_decay=0.5, lr_multiplier=30.0)
     assert len(rates) == 10
     expected = [0.5 ** (step // 4) for step in range(10)]
     assert rates == [pytest.approx([1e-3 * factor, 3e-2 * factor]) for factor in expected]
@@ -142,13 +140,11 @@ def test_decoders_learn_adapters_and_coefficients(kind, tmp_path):
     start = save_model(tmp_path / "start", kind, num_labels=2)
     seen = []
 
-    class Watched(CriterionTrainer):
-        def training_step(self, *args, **kwargs):
-            trained = [name for name, weight in self.module.named_parameters() if weight.requires_grad]
-            seen.append(trained)
-            return super().training_step(*args, **kwargs)
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args, state, control, model, **_):
+            seen.append([name for name, weight in model.named_parameters() if weight.requires_grad])
 
-    result = ivra(tmp_path / "run", start=start, trainer=Watched, arguments={"learning_rate": 1e-2}, lora_rank=2)
+    result = ivra(tmp_path / "run", start=start, callbacks=[Watch()], arguments={"learning_rate": 1e-2}, lora_rank=2)
     explained = [name for name in seen[0] if name.startswith("explained.")]
     assert explained
     assert all("lora_" in name or "score" in name for name in explained)
@@ -202,7 +198,7 @@ def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
     stopped = ivra(
         tmp_path / "run",
         "simulatability,sufficiency",
-        trainer=make_interrupted_trainer(signal.SIGTERM, 3, CriterionTrainer),
+        callbacks=[Interrupt(signal.SIGTERM, 3)],
         **options,
     )
     assert not stopped.finished
@@ -221,6 +217,6 @@ def test_without_a_factor_the_rate_falls_as_in_any_training(tmp_path):
 
     arguments = ARGUMENTS | {"num_train_epochs": 1, "warmup_steps": 0}
     data = load_generated(size=32), load_generated(split="dev", size=16)
-    result = fine_tune("tiny", *data, tmp_path, objectives=terms, trainer=CriterionTrainer, arguments=arguments)
+    result = fine_tune("tiny", *data, tmp_path, objectives=terms, module=CriterionModule, arguments=arguments)
     rates = [entry["learning_rate"] for entry in result.history if "learning_rate" in entry]
     assert rates[-1] < rates[0]

@@ -7,7 +7,6 @@ import torch
 
 import expound
 from expound.objectives import CrossEntropy, RationaleAlignment, StepContext
-from expound.training.loop.term_trainer import TermTrainer
 from expound.training.loop.training_module import TrainingModule
 from runs import load_generated, trainer
 from steps_of_eight import small_model
@@ -31,11 +30,11 @@ def test_each_weighted_terms_gradient_is_as_long_as_logged_and_training_is_the_s
     settings = {"objectives": objectives, "max_steps": 1, "per_device_train_batch_size": 8, "max_grad_norm": 0.0}
     expected = norms_by_hand(small_model(), small_model().encode(list(data)), objectives)
     ends = []
-    monkeypatch.setattr(TermTrainer, "_is_probed_step", lambda self: False)
+    monkeypatch.setattr(TrainingModule, "_is_probed", lambda self, step: False)
     for should_log in (False, True):
         model = small_model()
         loop = trainer(tmp_path, model, data, **settings)
-        loop.log_gradient_norms = should_log
+        loop.module.log_gradient_norms = should_log
         loop.train()
         ends.append(torch.cat([weight.detach().flatten() for weight in model.model.parameters()]))
         entry = next(entry for entry in loop.state.log_history if "loss" in entry)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 import expound
 import families
@@ -13,7 +14,7 @@ from expound import ExpoundError
 from expound.models.passes.find_record import find_record
 from expound.objectives import CrossEntropy
 from expound.recipes import RECIPES
-from expound.training import ObjectiveTrainer, RunOptions, fine_tune
+from expound.training import RunOptions, fine_tune
 from expound.training.loop.fine_tune import head_activation, head_dropout
 from expound.training.loop.lora import add_lora
 from expound.training.loop.trainer import set_head_learning_rate
@@ -75,11 +76,11 @@ def test_a_step_moves_the_head_by_its_multiple_of_the_rate(tmp_path):
     assert moved["bert.encoder.layer.0.output.dense.weight"] == pytest.approx(1e-3, rel=1e-2)
 
 
-def run(folder, kind=ObjectiveTrainer, family="bert", **options):
+def run(folder, family="bert", **options):
     tiny = families.tiny(family, num_labels=2)
     return fine_tune(
         tiny, load_generated(size=32), load_generated(split="dev", size=16), folder, objectives=[CrossEntropy()],
-        trainer=kind, processing_class=families.processor(family),
+        processing_class=families.processor(family),
         arguments=ARGUMENTS | {"num_train_epochs": 1, "learning_rate": 1e-3}, **options,
     )  # fmt: skip
 
@@ -121,12 +122,11 @@ def test_the_heads_dropout_alone_is_another_one_and_comes_back(family):
 def test_explanation_regularization_trains_without_dropout_in_the_head(tmp_path):
     seen = []
 
-    class Watching(ObjectiveTrainer):
-        def training_step(self, model, *args, **kwargs):
-            seen.append(self.explained.model.dropout.p)
-            return super().training_step(model, *args, **kwargs)
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args, state, control, model, **_):
+            seen.append(model.explained.model.dropout.p)
 
-    run(tmp_path, Watching, head_dropout=RECIPES["er_joint"]().head_dropout)
+    run(tmp_path, callbacks=[Watch()], head_dropout=RECIPES["er_joint"]().head_dropout)
     assert set(seen) == {0.0}
     assert json.loads((tmp_path / "expound_run.json").read_text())["config"]["head_dropout"] == 0.0
     recipes = [RECIPES[name]() for name in ("er_joint", "er_constrained", "er_bound")]

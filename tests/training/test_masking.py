@@ -9,7 +9,8 @@ import expound
 import families
 from expound.errors import ExpoundError
 from expound.objectives import CrossEntropy, StepContext
-from expound.training.loop.training_module import TrainingModule, mask_random_tokens
+from expound.training.loop.data import mask_random_tokens
+from expound.training.loop.training_module import TrainingModule
 
 
 @pytest.fixture

@@ -31,13 +31,14 @@ from expound.recipes import RECIPES
 from expound.recipes.aml import WeightSearch, suggest_weights
 from expound.recipes.search import open_study
 from expound.testing.no_side_effects import find_changes, simulate_use, snapshot
-from expound.training import RunOptions
+from expound.training import ObjectiveTrainer, RunOptions
 from expound.training.bilevel.students import Teaching
 from expound.training.loop.data import Collator
 from expound.training.loop.training_module import TrainingModule
+from expound.training.masking.module import MaskingModule
 from expound.training.masking.run import default_arguments, make_masking_arguments, sample_stratified, train_masking
-from expound.training.masking.trainer import MaskingTrainer
 from forks import forge
+from test_resume import Interrupt
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
 METRIC = "aopc_comprehensiveness?fractions=0.2,0.5&perturbation=mask"
@@ -121,31 +122,14 @@ def test_a_metric_that_is_better_when_lower_keeps_the_lowest(tmp_path):
     assert train(tmp_path, selection="log_odds", logged_metrics=("sufficiency",)).reused
 
 
-def make_interrupted_trainer(number, step):
-    """Return a trainer class that gets a signal in the middle of a step."""
-
-    class Interrupted(MaskingTrainer):
-        def training_step(self, *args, **kwargs):
-            if self.state.global_step + 1 == step:
-                signal.raise_signal(number)
-            return super().training_step(*args, **kwargs)
-
-    Interrupted.__name__ = MaskingTrainer.__name__
-    return Interrupted
-
-
 def have_equal_weights(one, other):
     return all(torch.equal(value, other[name]) for name, value in one.items()) and one.keys() == other.keys()
 
 
-def test_stopped_by_a_signal_it_says_so_and_resumes_to_the_weights_of_an_unbroken_run(tmp_path, monkeypatch):
-    import expound.training.masking.run as module
-
+def test_stopped_by_a_signal_it_says_so_and_resumes_to_the_weights_of_an_unbroken_run(tmp_path):
     train(tmp_path / "whole")
-    monkeypatch.setattr(module, "MaskingTrainer", make_interrupted_trainer(signal.SIGTERM, 5))
-    stopped = train(tmp_path / "run")
+    stopped = train(tmp_path / "run", callbacks=[Interrupt(signal.SIGTERM, 5)])
     assert (stopped.finished, stopped.steps, stopped.signal) == (False, 5, signal.SIGTERM)
-    monkeypatch.setattr(module, "MaskingTrainer", MaskingTrainer)
     assert train(tmp_path / "run").finished
     assert have_equal_weights(*(load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run")))
 
@@ -153,12 +137,8 @@ def test_stopped_by_a_signal_it_says_so_and_resumes_to_the_weights_of_an_unbroke
 SEARCH = {"epochs": 1, "train_rows": 8, "dev_rows": 4}
 
 
-def run_search(folder, trials=3, trainer=None, **options):
+def run_search(folder, trials=3, **options):
     """Run a search on very little data; return the best weights and the trials."""
-    if trainer is not None:
-        import expound.recipes.aml as module
-
-        module.MaskingTrainer = trainer
     search = WeightSearch(trials=trials, **SEARCH, **options)
     arguments = QUICK | {"learning_rate": 5e-3, "eval_steps": 1}
     found = search.run(bert(), texts(12), texts(6, start=12), folder, METRIC, options=RunOptions(arguments=arguments))
@@ -171,22 +151,22 @@ def study_of(folder):
     return open_study(url, summary.study_name, higher_is_better=True)
 
 
-def make_dying_trainer(trial):
-    """Return a trainer class whose process dies in the first step of a trial."""
-    built = []
+def die_in(trial):
+    """Let the process die in the first step of a trial."""
+    steps, step = [], ObjectiveTrainer.training_step
 
-    class Dying(MaskingTrainer):
-        def training_step(self, *args, **kwargs):
-            built.append(None)
-            if len(built) == 2 * trial + 1:
-                signal.raise_signal(signal.SIGKILL)
-            return super().training_step(*args, **kwargs)
+    def count_steps(self, *args, **kwargs):
+        steps.append(None)
+        if len(steps) == 2 * trial + 1:
+            signal.raise_signal(signal.SIGKILL)
+        return step(self, *args, **kwargs)
 
-    return Dying
+    ObjectiveTrainer.training_step = count_steps
 
 
 def run_dying_search(folder):
-    run_search(folder, trainer=make_dying_trainer(1))
+    die_in(1)
+    run_search(folder)
 
 
 def test_a_killed_search_loses_only_the_running_trial_and_resumes_to_the_result_of_an_unbroken_one(tmp_path):
@@ -321,7 +301,7 @@ def test_bad_input(tmp_path):
         RECIPES["aml"]("aopc")
     model = bert()
     module, batch = TrainingModule(model, [CrossEntropy(), PredictionPreservation()]), model.encode(list(texts(2)))
-    with pytest.raises(ExpoundError, match="use it with a MaskingTrainer"):
+    with pytest.raises(ExpoundError, match="train it by the recipe aml"):
         module(batch, StepContext())
 
 
@@ -390,14 +370,14 @@ def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_pa
     [(-12.0, "nothing", 2), (12.0, "everything", 6), (-1.0, None, None)],
 )
 def test_masks_that_keep_nothing_or_everything_stop_the_run(bias, kept, step, tmp_path, monkeypatch):
-    original_make_module = MaskingTrainer.make_module
+    create = MaskingModule.__init__
 
-    def make_biased_module(self, model, objectives):
+    def create_biased(self, model, masking, metrics):
         with torch.no_grad():
-            self.masking.head[-1].bias.fill_(bias)
-        return original_make_module(self, model, objectives)
+            masking.head[-1].bias.fill_(bias)
+        create(self, model, masking, metrics)
 
-    monkeypatch.setattr(MaskingTrainer, "make_module", make_biased_module)
+    monkeypatch.setattr(MaskingModule, "__init__", create_biased)
     if kept is None:
         assert 0.1 < train(tmp_path, arguments={"learning_rate": 1e-6}).metrics["mean_mask"] < 0.5
         return

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 from expound.objectives import ExplanationGuidedLoss
 from expound.recipes import RECIPES
 from runs import ARGUMENTS, difference, load_generated, weights
-from test_resume import make_interrupted_trainer
+from test_resume import Interrupt
 
 
-def train(folder, recipe):
+def train(folder, recipe, callbacks=()):
     arguments = ARGUMENTS | {"num_train_epochs": 2, "eval_steps": 2}
     return recipe.train(
         "tiny",
@@ -19,6 +18,7 @@ def train(folder, recipe):
         load_generated(split="dev", size=16),
         folder,
         arguments=arguments,
+        callbacks=callbacks,
         head_lr_multiplier=5.0,
     )
 
@@ -27,7 +27,7 @@ def test_stopped_and_resumed_is_unbroken_with_a_rate_of_the_head_and_kept_explan
     """Step 5 lies in the second epoch: with a lifetime of two, the explanations come from the checkpoint."""
     recipe = RECIPES["regex"]("decompx_linear", form="smart", batch_fraction=1.0, lifetime=2)
     assert train(tmp_path / "whole", recipe).steps == 6
-    stopped = train(tmp_path / "run", replace(recipe, trainer=make_interrupted_trainer(signal.SIGTERM, 5)))
+    stopped = train(tmp_path / "run", recipe, [Interrupt(signal.SIGTERM, 5)])
     assert not stopped.finished
     resumed = train(tmp_path / "run", recipe)
     assert resumed.finished

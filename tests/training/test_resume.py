@@ -7,6 +7,7 @@ import shutil
 import signal
 
 import pytest
+from transformers import TrainerCallback
 
 from expound.training import ObjectiveTrainer, fine_tune
 from expound.training.loop.run import find_newest_checkpoint
@@ -18,28 +19,26 @@ BY_EPOCH = {"eval_strategy": "epoch", "save_strategy": "epoch"}
 STEPS_AN_EPOCH, STEPS = 5, 15
 
 
-def train(folder, trainer=ObjectiveTrainer, patience=None, size=80, **arguments):
+def train(folder, *callbacks, patience=None, size=80, **arguments):
     """Train for three epochs of five steps with dropout, in batches of even length; save every second step."""
     from expound.objectives import CrossEntropy
 
     return fine_tune(
         "tiny", load_generated(size=size), load_generated(split="dev", size=40), folder, objectives=[CrossEntropy()],
-        trainer=trainer, early_stopping_patience=patience,
+        callbacks=callbacks, early_stopping_patience=patience,
         arguments=ARGUMENTS | SCHEDULE | arguments,
     )  # fmt: skip
 
 
-def make_interrupted_trainer(number, step, kind=ObjectiveTrainer):
-    """Return a trainer class that gets a signal in the middle of a step."""
+class Interrupt(TrainerCallback):
+    """Sends a signal in the middle of a step."""
 
-    class Interrupted(kind):
-        def training_step(self, *args, **kwargs):
-            if self.state.global_step + 1 == step:
-                signal.raise_signal(number)
-            return super().training_step(*args, **kwargs)
+    def __init__(self, number, step):
+        self.number, self.step = number, step
 
-    Interrupted.__name__ = kind.__name__
-    return Interrupted
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step + 1 == self.step:
+            signal.raise_signal(self.number)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,7 @@ def unbroken_folder_by_epoch(tmp_path_factory):
 
 
 def train_until_killed(folder):
-    train(folder, make_interrupted_trainer(signal.SIGKILL, 9))
+    train(folder, Interrupt(signal.SIGKILL, 9))
 
 
 def test_killed_and_resumed_is_unbroken(unbroken_folder, tmp_path):
@@ -78,7 +77,7 @@ def test_stopped_by_a_signal_and_resumed_is_unbroken(request, tmp_path, strategy
     every = BY_EPOCH if strategy == "epoch" else {}
     whole = request.getfixturevalue("unbroken_folder_by_epoch" if strategy == "epoch" else "unbroken_folder")
     number = signal.SIGTERM if step != 12 else signal.SIGINT
-    stopped = train(tmp_path / "run", make_interrupted_trainer(number, step), **every)
+    stopped = train(tmp_path / "run", Interrupt(number, step), **every)
     assert not stopped.finished
     assert (stopped.steps, stopped.signal) == (step, number)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -92,7 +91,7 @@ def test_stopped_by_a_signal_and_resumed_is_unbroken(request, tmp_path, strategy
 
 
 def test_an_evaluation_before_training_changes_nothing_and_is_made_once(unbroken_folder, tmp_path):
-    assert not train(tmp_path, make_interrupted_trainer(signal.SIGTERM, 3), eval_on_start=True).finished
+    assert not train(tmp_path, Interrupt(signal.SIGTERM, 3), eval_on_start=True).finished
     assert train(tmp_path, eval_on_start=True).finished
     assert difference(weights(unbroken_folder), weights(tmp_path)) == 0.0
     (first, *rest), whole = _entries(tmp_path, "eval_loss"), _entries(unbroken_folder, "eval_loss")
@@ -101,7 +100,7 @@ def test_an_evaluation_before_training_changes_nothing_and_is_made_once(unbroken
 
 
 def test_of_one_checkpoint_that_is_kept_a_stop_loses_nothing(tmp_path):
-    assert not train(tmp_path, make_interrupted_trainer(signal.SIGTERM, 13), save_total_limit=1).finished
+    assert not train(tmp_path, Interrupt(signal.SIGTERM, 13), save_total_limit=1).finished
     best = json.loads((tmp_path / "checkpoint-13" / "trainer_state.json").read_text())["best_global_step"]
     assert {int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")} == {best, 13}
     assert train(tmp_path, save_total_limit=1).finished
@@ -147,7 +146,7 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(unbroken_folder, tmp_pa
 def test_a_run_with_a_torn_checkpoint_resumes_from_the_one_before_and_ends_at_the_same_weights(
     unbroken_folder, tmp_path
 ):
-    train(tmp_path, make_interrupted_trainer(signal.SIGTERM, 7))
+    train(tmp_path, Interrupt(signal.SIGTERM, 7))
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-7"
     _truncate(tmp_path / "checkpoint-7" / "model.safetensors")
     train(tmp_path)
@@ -158,9 +157,9 @@ def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
     """Nothing improves after the first evaluation at step 2; the third one, at 6, ends the patience of two."""
     still = {"patience": 2, "size": 32, "learning_rate": 1e-12, "num_train_epochs": 8} | BY_EPOCH
     assert train(tmp_path / "whole", **still).steps == 6
-    assert not train(tmp_path / "run", make_interrupted_trainer(signal.SIGTERM, 5), **still).finished
+    assert not train(tmp_path / "run", Interrupt(signal.SIGTERM, 5), **still).finished
     assert train(tmp_path / "run", **still).steps == 6
-    assert not train(tmp_path / "end", make_interrupted_trainer(signal.SIGTERM, 6), **still).finished
+    assert not train(tmp_path / "end", Interrupt(signal.SIGTERM, 6), **still).finished
     ended = train(tmp_path / "end", **still)
     assert (ended.steps, ended.finished) == (6, True)
     assert _entries(tmp_path / "end", "eval_loss") == _entries(tmp_path / "whole", "eval_loss")
@@ -170,23 +169,25 @@ def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
 def test_terms_logged_once_per_epoch_do_not_depend_on_where_the_run_was_interrupted(tmp_path):
     rarely = {"size": 32, "logging_strategy": "epoch"} | BY_EPOCH
     logged = []
-    for name, kind in (("whole", ObjectiveTrainer), ("run", make_interrupted_trainer(signal.SIGTERM, 3))):
-        result = train(tmp_path / name, kind, **rarely)
+    for name, callbacks in (("whole", []), ("run", [Interrupt(signal.SIGTERM, 3)])):
+        result = train(tmp_path / name, *callbacks, **rarely)
         result = result if result.finished else train(tmp_path / name, **rarely)
         logged.append([entry["cross_entropy"] for entry in result.history if "cross_entropy" in entry])
     assert len(logged[0]) == 3
     assert logged[0] == logged[1]
 
 
-def test_the_tokenizer_of_a_run_that_resumes_after_its_last_evaluation_is_that_of_an_unbroken_one(tmp_path):
-    class Killed(ObjectiveTrainer):
-        def evaluate_finished(self):
-            raise KeyboardInterrupt
+def test_the_tokenizer_of_a_run_that_resumes_after_its_last_evaluation_is_that_of_an_unbroken_one(
+    tmp_path, monkeypatch
+):
+    def kill(self):
+        raise KeyboardInterrupt
 
-    Killed.__name__ = ObjectiveTrainer.__name__
     arguments = {"eval_steps": STEPS // 3}
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "killed", Killed, **arguments)
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectiveTrainer, "evaluate_finished", kill)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "killed", **arguments)
     train(tmp_path / "killed", **arguments)
     train(tmp_path / "whole", **arguments)
     resumed, whole = ((tmp_path / name / "tokenizer.json").read_text() for name in ("killed", "whole"))

@@ -24,11 +24,11 @@ from expound.metrics.simulatability import simulatability
 from expound.models import Capture, ExplainedModel
 from expound.models.loading.digest import digest_weights
 from expound.objectives import TrainingStep
-from expound.training import RunOptions
+from expound.training import ObjectiveTrainer, RunOptions
 from expound.training.bilevel.inner_optimizers import make_inner_optimizer
 from expound.training.bilevel.lookahead import Student
 from expound.training.bilevel.scaffold import TeacherExplainer, make_static_explainer, normalize_scores
-from expound.training.bilevel.scaffold_trainer import ScaffoldTrainer
+from expound.training.bilevel.scaffold_module import OuterStep, ScaffoldModule
 from expound.training.bilevel.students import (
     Teaching,
     _compute_explanations,
@@ -46,11 +46,11 @@ from expound.training.bilevel.teacher_outputs import (
     teacher_outputs,
 )
 from expound.training.loop.run import find_newest_checkpoint
-from expound.training.loop.term_trainer import LEARNED_FILE
+from expound.training.loop.training_module import LEARNED_FILE
 from runs import ARGUMENTS, difference, sentences, weights
 from runs import answers as questions
 from small import shared
-from test_resume import make_interrupted_trainer
+from test_resume import Interrupt
 from unrolled import UnrolledStep
 
 SCHEDULE = {
@@ -144,23 +144,23 @@ def test_without_a_lookahead_step_the_outer_step_uses_the_students_own_gradients
     teacher, found, expected = teacher_of(), [], []
     steps = {"arguments": {"max_steps": 3}, "model": config(hidden_dropout_prob=0.1)}
 
-    class Watching(ScaffoldTrainer):
-        def outer_step(self, number):
-            scaffold, held_out = self.scaffold, self._held_out_batch(int(self.scaffold.teacher.count))
-            own = Student(self.explained, scaffold.student, self.scaffolding.weight)
-            update = make_inner_optimizer(self.optimizer, own.trainable_weights())
-            lookahead = UnrolledStep(own, update, self.args.max_grad_norm)
-            with scaffold.teacher.requiring_gradients() as coefficients:
-                said = self.scaffolding.explain_rows(self.rows, self.teacher_batch.attended)
-                slope, _ = lookahead.gradient(self.teacher_batch, said, held_out, self._seed("student"))
-                expected.append(torch.autograd.grad(said, coefficients, slope.to(said))[0])
-            super().outer_step(number)
+    def watch(self, number):
+        scaffold, module = self.scaffolding.scaffold, self.module
+        held_out = self.held_out_batch(int(scaffold.teacher.count))
+        own = Student(module.explained, scaffold.student, self.scaffolding.weight)
+        update = make_inner_optimizer(self.trainer.optimizer, own.trainable_weights())
+        lookahead = UnrolledStep(own, update, self.trainer.args.max_grad_norm)
+        with scaffold.teacher.requiring_gradients() as coefficients:
+            said = self.scaffolding.explain_rows(module.rows, module.teacher_batch.attended)
+            slope, _ = lookahead.gradient(module.teacher_batch, said, held_out, self.seed("student"))
+            expected.append(torch.autograd.grad(said, coefficients, slope.to(said))[0])
+        take(self, number)
 
-    step = TeacherExplainer.step
+    step, take = TeacherExplainer.step, OuterStep.take
     monkeypatch.setattr(
         TeacherExplainer, "step", lambda self, slope, *rest: (found.append(slope), step(self, slope, *rest))
     )
-    monkeypatch.setattr("expound.training.bilevel.students.ScaffoldTrainer", Watching)
+    monkeypatch.setattr(OuterStep, "take", watch)
     train_student(tmp_path / "run", Teaching(teacher, rate=0.05, lookahead=False), **steps)
     assert len(found) == 3
     for one, other in zip(found, expected, strict=True):
@@ -188,12 +188,12 @@ LEARNED = {
 }
 
 
-def train_two_epochs(folder, lookahead):
+def train_two_epochs(folder, lookahead, callbacks=()):
     """Train for eight steps with dropout: an outer step after every second one, a checkpoint after every fourth."""
     teaching = Teaching(teacher_of(), rate=0.05, interval=2, lookahead=lookahead)
-    return train_student(
-        folder, teaching, arguments=TWO_EPOCHS | {"eval_steps": 4}, model=config(hidden_dropout_prob=0.1)
-    )
+    arguments = TWO_EPOCHS | {"eval_steps": 4}
+    model = config(hidden_dropout_prob=0.1)
+    return train_student(folder, teaching, arguments=arguments, model=model, callbacks=callbacks)
 
 
 @pytest.fixture(scope="module")
@@ -206,15 +206,10 @@ def unbroken_folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("step", "lookahead"), [(5, True), (4, False)])
 def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(
-    step, lookahead, unbroken_folder, tmp_path, monkeypatch
+    step, lookahead, unbroken_folder, tmp_path
 ):
     """Step 4 ends an epoch; step 5 lies between two outer steps."""
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "expound.training.bilevel.students.ScaffoldTrainer",
-            make_interrupted_trainer(signal.SIGTERM, step, ScaffoldTrainer),
-        )
-        assert not train_two_epochs(tmp_path, lookahead).finished
+    assert not train_two_epochs(tmp_path, lookahead, [Interrupt(signal.SIGTERM, step)]).finished
     assert train_two_epochs(tmp_path, lookahead).finished
     assert difference(weights(unbroken_folder(lookahead)), weights(tmp_path)) == 0.0
     assert difference(_load_learned_weights(unbroken_folder(lookahead)), _load_learned_weights(tmp_path)) == 0.0
@@ -224,15 +219,14 @@ def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(
 def test_after_a_crash_between_checkpoints_it_resumes_to_the_same_weights(unbroken_folder, tmp_path, monkeypatch):
     """Three steps and an outer step are lost; nothing was written on the way out."""
 
-    class Crashing(ScaffoldTrainer):
-        def outer_step(self, number):
-            super().outer_step(number)
-            if self.state.global_step == 7:
-                raise ConnectionError
+    def crash(self, number):
+        take(self, number)
+        if number == 7:
+            raise ConnectionError
 
-    Crashing.__name__ = ScaffoldTrainer.__name__
+    take = OuterStep.take
     with monkeypatch.context() as patched:
-        patched.setattr("expound.training.bilevel.students.ScaffoldTrainer", Crashing)
+        patched.setattr(OuterStep, "take", crash)
         with pytest.raises(ConnectionError):
             train_two_epochs(tmp_path, True)
     assert find_newest_checkpoint(tmp_path).name == "checkpoint-4"
@@ -330,17 +324,16 @@ def test_held_out_batches_go_through_all_dev_data_in_a_new_order_each_time(tmp_p
     from transformers import TrainingArguments
 
     args = TrainingArguments(output_dir=str(tmp_path), per_device_train_batch_size=4, report_to="none", use_cpu=True)
-    loop = ScaffoldTrainer(
-        ExplainedModel(families.tiny("bert"), teacher.processing_class), args, Teaching(teacher).make_objectives(own),
-        train_dataset=own, eval_dataset=own,
-    )  # fmt: skip
-    epochs = [[ids for part in range(3) for ids in _ids(loop._held_out_batch(3 * epoch + part))] for epoch in range(3)]
+    student = ExplainedModel(families.tiny("bert"), teacher.processing_class)
+    module = ScaffoldModule(student, Teaching(teacher).make_objectives(own))
+    loop = OuterStep(ObjectiveTrainer(module, args, train_dataset=own, eval_dataset=own), module, module.scaffolding)
+    epochs = [[ids for part in range(3) for ids in _ids(loop.held_out_batch(3 * epoch + part))] for epoch in range(3)]
     everything = Counter(_ids(teacher.encode(list(data))))
     for epoch in epochs:
         assert sum((everything - Counter(epoch)).values()) == 1
         assert not Counter(epoch) - everything
     assert epochs[0] != epochs[1] != epochs[2]
-    assert _ids(loop._held_out_batch(4)) == _ids(loop._held_out_batch(4))
+    assert _ids(loop.held_out_batch(4)) == _ids(loop.held_out_batch(4))
 
 
 def _ids(batch):
@@ -422,7 +415,7 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_
     method = InterpretableAttention.for_model(teacher, normalizer="softmax", special_tokens=special_tokens)
     method.save_pretrained(tmp_path)
     data = label_by_teacher(teacher, sentences(4))
-    scaffolding = Teaching(teacher, f"interpretable_attention:{tmp_path}").make_objectives(data)[1].prepare_for(teacher)
+    scaffolding = Teaching(teacher, f"interpretable_attention:{tmp_path}").make_objectives(data)[1].prepare(teacher)
     batch = teacher.encode(list(data))
     explained = scaffolding.explain_rows(torch.arange(4), batch.attended)
     assert bool(explained[batch.attended & ~batch.content].any()) == special_tokens

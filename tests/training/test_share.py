@@ -19,7 +19,8 @@ from expound.objectives import (
     StepContext,
     VirtualAdversarialLoss,
 )
-from expound.training.loop.training_module import TrainingModule, sample_share
+from expound.training.loop.data import sample_share
+from expound.training.loop.training_module import TrainingModule
 from runs import bert
 
 

@@ -14,7 +14,7 @@ import expound
 import families
 from expound import Constraint, ExplainedModel, ExpoundError
 from expound.objectives import OBJECTIVES, TrainingStep
-from expound.training import ObjectiveTrainer
+from expound.training import ObjectiveTrainer, TrainingModule
 from expound.training.loop.data import Collator
 from expound.training.terms import ExplanationTerms
 from runs import ARGUMENTS, bert, difference, load_generated, run_in_two_processes
@@ -100,7 +100,8 @@ def train_with_added_objectives(model, objective, batches, collated, folder):
 def train_with_objective_trainer(model, objective, batches, collated, folder):
     inputs = [{"batch": batch} for batch in collated]
     trainer_class = subclass_with_batches(ObjectiveTrainer, inputs)
-    trainer_class(model, arguments(folder), [expound.objective("cross_entropy"), objective]).train()
+    module = TrainingModule(model, [expound.objective("cross_entropy"), objective])
+    trainer_class(module, arguments(folder)).train()
 
 
 LOOPS = [train_in_plain_loop, train_with_accelerate, train_with_added_objectives]

@@ -10,7 +10,7 @@ import expound
 import families
 from expound import ExplainedModel, ExpoundError
 from expound.objectives import Constraint, CrossEntropy
-from expound.training import ObjectiveTrainer
+from expound.training import ObjectiveTrainer, TrainingModule
 from expound.training.inputs import MaskCollator
 from expound.training.terms import ExplanationTerms
 from runs import ARGUMENTS, bert, difference, load_generated
@@ -225,7 +225,8 @@ def test_half_precision_is_that_of_our_own_trainer(tmp_path):
     trainer.train()
     model = bert(num_labels=2)
     found = [row for row in load_generated(size=120) if row["rationale"]][:4]
-    own = ObjectiveTrainer(model, trainer.args, [CrossEntropy(), *objectives], train_dataset=Dataset.from_list(found))
+    module = TrainingModule(model, [CrossEntropy(), *objectives])
+    own = ObjectiveTrainer(module, trainer.args, train_dataset=Dataset.from_list(found))
     own.train()
     mine, theirs = trainer.state.log_history[0], own.state.log_history[0]
     for name in ("rationale_alignment", "sufficiency"):

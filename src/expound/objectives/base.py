@@ -165,9 +165,9 @@ class Objective(ABC):
         return None
 
     @property
-    def lr_multiplier(self) -> float:
-        """The learning rate of `learned`, as a multiple of the model's."""
-        return 1.0
+    def lr_multiplier(self) -> float | None:
+        """The learning rate of `learned`, without weight decay, as a multiple of the model's; None: as the model's."""
+        return None
 
     @property
     def params(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:
 def require_masking_step(step: TrainingStep, name: str) -> MaskingStep:
     """Return the step as a `MaskingStep`. Raises ExpoundError for a step of another trainer."""
     if not isinstance(step, MaskingStep):
-        raise ExpoundError(f"{name} trains a model that masks another one's input: use it with a MaskingTrainer")
+        raise ExpoundError(f"{name} trains a model that masks another one's input: train it by the recipe aml")
     return step
 
 

@@ -36,7 +36,6 @@ class SelectedWordsLoss(AttributionObjective):
         sparsity_weight: the weight of |expected share − fraction| within the term.
         sparsity_warmup: the steps over which this weight grows from 0. If gates close at once, they close alike.
         continuity_weight: the weight of the expected changes between neighbors, per token.
-        lr_multiplier: the learning rate of the extractor, as a multiple of the model's.
 
     Raises:
         ExpoundError: another explainer, a number out of range, or a task that predicts neither classes nor a value.
@@ -48,7 +47,6 @@ class SelectedWordsLoss(AttributionObjective):
     sparsity_weight: float = 1.0
     sparsity_warmup: int = 0
     continuity_weight: float = 0.0
-    lr_multiplier: float = 10.0
     name: ClassVar[str] = "selected_words"
     exact_gradient: ClassVar[bool] = False
     separable: ClassVar[bool] = False
@@ -67,11 +65,8 @@ class SelectedWordsLoss(AttributionObjective):
             raise ExpoundError(f"{self.name} trains a rationale_extractor, not {self.explainer.name}")
         if not 0 < self.fraction <= 1:
             raise ExpoundError(f"expected a fraction above 0 and up to 1, as 0.2 for 20 %, got {self.fraction}")
-        if min(self.sparsity_weight, self.sparsity_warmup, self.continuity_weight) < 0 or self.lr_multiplier <= 0:
-            raise ExpoundError(
-                "expected sparsity_weight, sparsity_warmup and continuity_weight of at least 0, "
-                "and an lr_multiplier above 0"
-            )
+        if min(self.sparsity_weight, self.sparsity_warmup, self.continuity_weight) < 0:
+            raise ExpoundError("expected sparsity_weight, sparsity_warmup and continuity_weight of at least 0")
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the batch, a scalar."""

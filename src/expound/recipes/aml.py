@@ -31,9 +31,10 @@ from expound.models.loading.digest import digest_processor, digest_weights
 from expound.models.state import freeze_weights, preserve_random_state
 from expound.recipes.base import Effect, Recipe, load_explained_model
 from expound.recipes.search import claim_place, count_finished, open_study, run_trials
-from expound.training import RunOptions, TrainResult
+from expound.training import ObjectiveTrainer, RunOptions, TrainResult
 from expound.training.loop.data import log_once
 from expound.training.loop.starting_model import Source
+from expound.training.masking.module import MaskCollapseError, MaskingModule, PruningCallback
 from expound.training.masking.run import (
     default_arguments,
     make_masking_arguments,
@@ -42,7 +43,6 @@ from expound.training.masking.run import (
     select_texts,
     train_masking,
 )
-from expound.training.masking.trainer import MaskCollapseError, MaskingTrainer, PruningCallback
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -176,8 +176,8 @@ class WeightSearch:
             options = replace(options, arguments=arguments, seed=self.seed).fill_defaults(default_arguments(model))
             args = make_masking_arguments(options, [judge], len(train), Path(folder))
             masking = make_masking({**settings, "weights": weights}, self.seed)
-            data = {"train_dataset": train, "eval_dataset": dev}
-            loop = MaskingTrainer(model, args, masking, [judge], callbacks=[watch], **data)
+            data = {"train_dataset": train, "eval_dataset": dev, "callbacks": [watch]}
+            loop = ObjectiveTrainer(MaskingModule(model, masking, [judge]), args, **data)
             with model.evaluation_mode(), log_once(encoding.__name__):
                 try:
                     loop.train()

@@ -17,7 +17,7 @@ from expound.data.run_folder import add_to_record
 from expound.errors import ExpoundError
 from expound.models import ExplainedModel, load
 from expound.objectives import CrossEntropy, Objective
-from expound.training import ObjectiveTrainer, RunOptions, TrainResult, fine_tune
+from expound.training import RunOptions, TrainingModule, TrainResult, fine_tune
 from expound.training.loop.data import is_generation_data
 from expound.training.loop.evaluation import HIGHER_IS_BETTER
 from expound.training.loop.options import FROM_SCRATCH_ARGUMENTS
@@ -43,7 +43,7 @@ class Recipe:
         name: the id in the registry.
         paper: authors and year.
         objectives: the terms of the loss.
-        trainer: the training loop.
+        module: how the loss and the figures of evaluations are computed.
         arguments: arguments of transformers' Trainer, for short runs on small data.
         paper_arguments: the paper's arguments, which `--preset paper` uses instead; None: `arguments` are the paper's.
         from_scratch: arguments for a model from scratch, which override `arguments`.
@@ -64,7 +64,7 @@ class Recipe:
     name: str
     paper: str
     objectives: tuple[Objective, ...] = (CrossEntropy(),)
-    trainer: type[ObjectiveTrainer] = ObjectiveTrainer
+    module: type[TrainingModule] = TrainingModule
     arguments: Mapping[str, Any] = field(default_factory=dict)
     paper_arguments: Mapping[str, Any] | None = None
     from_scratch: Mapping[str, Any] = field(default_factory=lambda: FROM_SCRATCH_ARGUMENTS)
@@ -128,7 +128,7 @@ class Recipe:
             dev,
             folder,
             objectives=lambda start: self.build_objectives(start, train, options.seed),
-            trainer=self.trainer,
+            module=self.module,
             options=self.resolve_options(options, model, train),
         )
 

@@ -27,7 +27,7 @@ from expound.objectives import (
 )
 from expound.objectives.criterion import TEMPERATURE, Replacement
 from expound.recipes.base import Effect, Recipe
-from expound.training import CriterionTrainer, RunOptions, TrainResult
+from expound.training import CriterionModule, RunOptions, TrainResult
 from expound.training.bilevel.criteria import CRITERION_METRICS
 from expound.training.bilevel.simulatability import InnerOptimizerName, Simulatability, SimulatingStudent
 from expound.training.loop.lora import adapt_like, share_frozen_weights
@@ -254,7 +254,7 @@ def ivra(
         name="ivra",
         paper="Xie et al. 2024",
         objectives=(CrossEntropy(),),
-        trainer=CriterionTrainer,
+        module=CriterionModule,
         criteria=terms,
         attention={
             "normalizer": normalizer,

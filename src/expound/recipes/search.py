@@ -272,7 +272,7 @@ class Search:
             return self.higher_is_better
         recipe = self.candidates[0].recipe
         terms = (*recipe.objectives, *getattr(recipe, "criteria", ()))
-        return recipe.trainer.higher_is_better(result.model.task.name, terms).get(self.by, True)
+        return recipe.module.higher_is_better(result.model.task.name, terms).get(self.by, True)
 
     def _train_in(
         self,

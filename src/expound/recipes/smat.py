@@ -21,7 +21,7 @@ from expound.recipes.base import Recipe
 from expound.recipes.baseline import train_companion
 from expound.training import RunOptions, TrainResult
 from expound.training.bilevel.scaffold import StudentExplainer
-from expound.training.bilevel.scaffold_trainer import ScaffoldTrainer
+from expound.training.bilevel.scaffold_module import ScaffoldModule
 from expound.training.bilevel.students import Teaching
 from expound.training.loop.starting_model import Source
 
@@ -146,7 +146,7 @@ def smat(
     return SmatRecipe(
         name="smat",
         paper="Fernandes et al. 2022",
-        trainer=ScaffoldTrainer,
+        module=ScaffoldModule,
         teacher=None if teacher is None else load(teacher),
         teaching=partial(
             Teaching,

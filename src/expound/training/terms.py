@@ -13,7 +13,8 @@ from expound.models import ExplainedModel
 from expound.models.state import is_checkpointed
 from expound.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext
 from expound.training.inputs import MASKS, MODEL_INPUTS, read_batch, require_supported
-from expound.training.loop.training_module import TrainingModule, require_recomputable
+from expound.training.loop.prepare import require_recomputable
+from expound.training.loop.training_module import TrainingModule
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,14 @@ class ExplanationTerms(nn.Module):
         # Gradient accumulation calls this several times per optimizer step; each call draws its own numbers.
         context = StepContext(seed=self.seed, number=self.number, training=training)
         outputs = self.module(batch, context)
-        objectives = self.module.objectives
-        weights = [objective.weight for objective in objectives]
-        loss = (outputs["terms"] * outputs["terms"].new_tensor(weights)).sum()
         terms = {}
-        for objective, value in zip(objectives, outputs["terms"].detach(), strict=True):
+        for objective, value in zip(self.module.objectives, outputs["terms"].detach(), strict=True):
             terms[objective.name] = value
             # Reading values would make every step wait for the accelerator.
             if training and isinstance(objective, AdaptiveObjective):
                 objective.adapt(float(_mean_over_processes(value)), self.number, self.total_steps)
         self.number += training
-        return TermValues(loss, outputs["logits"], terms)
+        return TermValues(outputs["loss"], outputs["logits"], terms)
 
 
 def _mean_over_processes(value: Tensor) -> Tensor:

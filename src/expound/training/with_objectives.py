@@ -18,8 +18,9 @@ from expound.models.layers.architecture import unwrap_adapter
 from expound.models.observe import observe_pass, read_observed
 from expound.objectives import CrossEntropy, Objective, TrainingStep
 from expound.training.inputs import MASKS, MaskCollator, read_batch, require_supported
-from expound.training.loop.term_trainer import TermTrainer
-from expound.training.loop.training_module import TrainingModule, require_recomputable
+from expound.training.loop.prepare import require_recomputable
+from expound.training.loop.trainer import ObjectiveTrainer
+from expound.training.loop.training_module import TrainingModule
 
 T = TypeVar("T", bound=Trainer)
 LEARNED = "expound_learned"
@@ -51,7 +52,7 @@ def with_objectives(
     """
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, Trainer)):
         raise ExpoundError(f"expected a class derived from transformers.Trainer, got {trainer_class!r}")
-    if issubclass(trainer_class, TermTrainer):
+    if issubclass(trainer_class, ObjectiveTrainer | AddedTermsTrainer):
         raise ExpoundError(f"{trainer_class.__name__} has objectives already: give it all of them at once")
     if any(isinstance(objective, CrossEntropy) for objective in objectives):
         raise ExpoundError(f"the task's own loss comes from {trainer_class.__name__}: leave out cross_entropy")
@@ -73,7 +74,15 @@ class OwnLoss(Objective):
         return step.own_loss
 
 
-class AddedTermsTrainer(TermTrainer):
+class OwnLossModule(TrainingModule):
+    """A model of which a Trainer class computes the first term itself, and weighs its batches."""
+
+    def scale_by_size(self, sizes: Tensor) -> Tensor:
+        """Return the factors of the terms, and 1 for the class's own loss."""
+        return torch.cat([sizes.new_ones(1), super().scale_by_size(sizes)[1:]])
+
+
+class AddedTermsTrainer(Trainer):
     """The part of a class made by `with_objectives` that adds terms to what the Trainer class computes."""
 
     added: ClassVar[tuple[Objective, ...]]
@@ -88,10 +97,11 @@ class AddedTermsTrainer(TermTrainer):
         self.explained: ExplainedModel = load((self.model, self.processing_class), task=task)
         require_supported(self.explained)
         # The Trainer itself trains and saves the Hugging Face model alone.
-        self.module = TrainingModule(self.explained, (OwnLoss(), *self.added))
+        self.module = OwnLossModule(self.explained, (OwnLoss(), *self.added))
         if self.args.gradient_checkpointing:
             require_recomputable(self.module.objectives)
-        self.init_terms(log_gradient_norms=self.log_norms)
+        self.module.log_gradient_norms = self.log_norms
+        self.module.attach(self)
         self.data_collator: Any = MaskCollator(self.data_collator)
 
     def _check_arguments(self) -> None:
@@ -106,9 +116,19 @@ class AddedTermsTrainer(TermTrainer):
         if self.args.n_gpu > 1:
             raise ExpoundError("one process cannot share a batch among GPUs here: start one for each, by torchrun")
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the batches of one optimizer step, of which the module is told."""
+        samples, items = super().get_batch_samples(*args, **kwargs)
+        self.module.begin(self.args, self.state, [self.read_batch(inputs) for inputs in samples])
+        return samples, items
+
     def read_batch(self, inputs: Mapping[str, Any]) -> Batch:
         """Return the collator's inputs as a batch."""
         return read_batch(self.explained, inputs, needs_labels=False)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, for training steps, also what the module logs."""
+        super().log(logs | self.module.pop_logs() if "loss" in logs else logs, start_time)
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -138,15 +158,12 @@ class AddedTermsTrainer(TermTrainer):
             parts = getattr(self, "current_gradient_accumulation_steps", 1)
         # The class's autocast ended with the pass.
         with self.accelerator.autocast():
-            terms = module.compute_terms(batch, self.next_context(model), outputs, own_loss * parts)
-        loss = self.sum_terms(terms, batch, training=training) / parts
+            context = module.next_context(training=training)
+            terms = module.compute_terms(batch, context, outputs, own_loss * parts)
+        loss = module.sum_terms(terms, batch, context) / parts
         if not keep_graph:
             loss = loss.detach()
         return (loss, result[1]) if return_outputs else loss
-
-    def scale_by_size(self, sizes: Tensor) -> Tensor:
-        """Return the factors of the terms, and 1 for the class's own loss: the class weighs its batches itself."""
-        return torch.cat([sizes.new_ones(1), super().scale_by_size(sizes)[1:]])
 
     def _divides_loss(self, num_items_in_batch: Any) -> bool:
         """Return whether the loss is already divided by the number of accumulated batches."""
@@ -157,12 +174,13 @@ class AddedTermsTrainer(TermTrainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Run the class's evaluation, and add the terms to its figures."""
-        self.part = 0
-        self._sums.pop("evaluation", None)
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        self.module.begin(self.args, self.state)
+        # A data loader draws random numbers: those of training do not depend on an evaluation before it.
+        with torch.random.fork_rng(enabled=self.state.global_step == 0):
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         # A class that computes no loss of a batch without labels has no terms of it, either.
-        if "evaluation" in self._sums:
-            for name, value in self._loss_and_terms().items():
+        if "evaluation" in self.module.log.sums:
+            for name, value in self.module.pop_evaluation().items():
                 output.metrics[f"{metric_key_prefix}_{name}"] = value
         return output
 
@@ -196,14 +214,23 @@ class AddedTermsTrainer(TermTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         with self._without_learned():
             super()._save(output_dir, state_dict)
-        self.save_learned(Path(output_dir or self.args.output_dir))
+        if self.args.should_save:
+            self.module.save_learned(Path(output_dir or self.args.output_dir))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with self._without_learned():
             super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self.load_learned(resume_from_checkpoint)
+        self.module.load_learned(Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         with self._without_learned():
             super()._load_best_model()
-        self.load_learned(self.state.best_model_checkpoint)
+        self.module.load_learned(Path(self.state.best_model_checkpoint or ""))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        self.module.log.save(output_dir, self.args)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self.module.log.load(checkpoint, self.args)

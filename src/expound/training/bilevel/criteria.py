@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch import Tensor
 
 from expound.explainers import explainer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
@@ -19,7 +18,8 @@ from expound.models import Batch, ExplainedModel
 from expound.objectives import ComprehensivenessLoss, Criterion, Objective
 from expound.training.bilevel.simulatability import Simulatability
 from expound.training.loop.data import sample_evenly, sort_longest_first, text_lengths
-from expound.training.loop.trainer import AUXILIARY_ROWS, ObjectiveTrainer
+from expound.training.loop.trainer import AUXILIARY_ROWS
+from expound.training.loop.training_module import TrainingModule
 
 CRITERION_METRICS: Mapping[str, Metric] = {
     "comprehensiveness": metric("aopc_comprehensiveness", keep_question=True),
@@ -33,18 +33,13 @@ CONTROL_ROWS = 64
 """Dev rows on which random scores are judged."""
 
 
-class CriterionTrainer(ObjectiveTrainer):
-    """An ObjectiveTrainer that evaluates explanations by the metric of each criterion it trains for (IvRA, §3).
+class CriterionModule(TrainingModule):
+    """A TrainingModule that evaluates explanations by the metric of each criterion it trains for (IvRA, §3).
 
     Evaluations have a figure `criterion_NAME` for each criterion, the mean of its metric over the dev data, and
     `criterion`, their sum with reversed signs of metrics for which lower is better. Use it as `metric_for_best_model`.
-
-    With `gamma` in `lr_scheduler_kwargs` the learning rate is multiplied by it after every `epochs` epochs, from its
-    peak after the warm-up. Parameters that objectives learn have `lr_multiplier` times the model's learning rate and
-    no weight decay. Trained coefficients are saved in a subfolder of their name, for the id `NAME:FOLDER`.
+    Trained coefficients are saved in a subfolder of their name, for the id `NAME:FOLDER`.
     """
-
-    lr_scheduler: Any
 
     @classmethod
     def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
@@ -55,28 +50,21 @@ class CriterionTrainer(ObjectiveTrainer):
                 own[f"criterion_{each.name}"] = _higher_is_better(each.name)
         return super().higher_is_better(task, objectives) | own | {"criterion": True}
 
-    # -- figures -----------------------------------------------------------------------------------------------------
-
-    def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
-        """Return the task's figures and the criteria's."""
-        return super().score_predictions(predicted, dataset) | self.evaluate_criteria(dataset)
-
     @torch.no_grad()
-    def evaluate_criteria(self, data: Dataset) -> dict[str, float]:
-        """Return `criterion_NAME` for each criterion of the loss, and their signed sum `criterion`.
+    def score(self, predicted: Any, dataset: Any, batch_size: int) -> dict[str, float]:
+        """Return the task's figures, `criterion_NAME` for each criterion of the loss, and their signed sum `criterion`.
 
         `constant_explanations` is the share of explanations whose scores are all equal, `coefficient_change` the
         largest change of a coefficient by the training. `random_comprehensiveness_replaced` and `…_removed` are the
         comprehensiveness of random scores if words are replaced as in training, and if they are removed: a model that
         loses its prediction at any replaced word has a high value of the former.
         """
-        judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
-        batches = list(self._batches(sample_evenly(data, AUXILIARY_ROWS))) if judged else []
+        judged = [each for each in self.objectives if isinstance(each, Criterion)]
+        batches = list(self._batches(sample_evenly(dataset, AUXILIARY_ROWS), batch_size)) if judged else []
         self._constant: list[Tensor] = []
-        figures, means = dict[str, float](), dict[str, float]()
+        figures, means = super().score(predicted, dataset, batch_size), dict[str, float]()
         for each in judged:
-            with self.accelerator.autocast():
-                found = torch.cat([self._evaluate_criterion(each, batch).cpu() for batch in batches])
+            found = torch.cat([self._evaluate_criterion(each, batch).cpu() for batch in batches])
             means[each.name] = summarize_criterion(each.name, self.explained.task.name, found)
             figures[f"criterion_{each.name}"] = means[each.name]
         figures["criterion"] = sum_criteria(means)
@@ -84,7 +72,7 @@ class CriterionTrainer(ObjectiveTrainer):
             if isinstance(each.explainer, InterpretableAttention):
                 figures["coefficient_change"] = each.explainer.measure_change()
             if isinstance(each, ComprehensivenessLoss):
-                figures |= self._judge_random_scores(each, data)
+                figures |= self._judge_random_scores(each, dataset, batch_size)
         if self._constant:
             figures["constant_explanations"] = float(torch.cat(self._constant).double().mean())
         return figures
@@ -101,10 +89,12 @@ class CriterionTrainer(ObjectiveTrainer):
         self._constant.append(is_constant.cpu())
         return values.masked_fill(is_constant, torch.nan)
 
-    def _judge_random_scores(self, criterion: ComprehensivenessLoss, data: Dataset) -> dict[str, float]:
+    def _judge_random_scores(
+        self, criterion: ComprehensivenessLoss, data: Dataset, batch_size: int
+    ) -> dict[str, float]:
         """Return the comprehensiveness of random scores by the criterion's replacement, and by removal."""
         replacement = "mask" if criterion.perturbation == "mixture" else criterion.perturbation
-        batches = list(self._batches(sample_evenly(data, CONTROL_ROWS)))
+        batches = list(self._batches(sample_evenly(data, CONTROL_ROWS), batch_size))
         figures = {}
         for name, perturbation in (("replaced", replacement), ("removed", "remove")):
             judge = metric("aopc_comprehensiveness", keep_question=True, perturbation=perturbation)
@@ -115,49 +105,10 @@ class CriterionTrainer(ObjectiveTrainer):
             figures[f"random_comprehensiveness_{name}"] = float(torch.cat(found).nanmean())
         return figures
 
-    def _batches(self, data: Dataset) -> Iterator[Batch]:
-        order, size = sort_longest_first(text_lengths(data)), self.args.eval_batch_size
+    def _batches(self, data: Dataset, size: int) -> Iterator[Batch]:
+        order = sort_longest_first(text_lengths(data))
         for start in range(0, len(order), size):
-            rows = [data[row] for row in order[start : start + size]]
-            yield self.data_collator(rows)["batch"].to(self.args.device)
-
-    # -- rates -------------------------------------------------------------------------------------------------------
-
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimizer, with a parameter group for the learned parameters of each objective."""
-        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
-        for objective in self.module.objectives:
-            if objective.name not in self.module.learned:
-                continue
-            own = [weight for weight in self.module.learned[objective.name].parameters() if weight.requires_grad]
-            if own:
-                # A set finds tensors by identity: `in` a list would compare them by value.
-                learned = set(own)
-                for group in optimizer.param_groups:
-                    group["params"] = [weight for weight in group["params"] if weight not in learned]
-                rate = self.args.learning_rate * objective.lr_multiplier
-                optimizer.add_param_group({"params": own, "lr": rate, "weight_decay": 0.0})
-        return optimizer
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the schedule: steps down every few epochs if `gamma` is given, else the Trainer's."""
-        steps = dict(self.args.lr_scheduler_kwargs or {})
-        if "gamma" not in steps:
-            return super().create_scheduler(num_training_steps, optimizer)
-        if self.lr_scheduler is None:
-            step_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-            # IvRA decays every two epochs; the schedule counts optimizer steps.
-            every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / step_size)
-            gamma = float(steps["gamma"])
-            rising = self.args.get_warmup_steps(num_training_steps)
-
-            def factor(step: int) -> float:
-                return float((step / rising if step < rising else 1.0) * gamma ** (step // every))
-
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
-            # With this flag the Trainer makes a new schedule for each call of `train`, as for its own ones.
-            self._created_lr_scheduler = True
-        return self.lr_scheduler
+            yield self.explained.encode([data[row] for row in order[start : start + size]])
 
 
 def summarize_criterion(name: str, task: str, found: Tensor) -> float:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +105,7 @@ class Scaffolding(Objective):
         max_norm: clipping norm of the outer gradient.
         source: digest of the teacher and its explainer, for a run's record.
         vocabulary: digest of the teacher's vocabulary; None for images.
-        scaffold: the explainers, made by `prepare_for`.
+        scaffold: the explainers, made by `prepare`.
     """
 
     method: str
@@ -130,14 +130,14 @@ class Scaffolding(Objective):
         """Whether the teacher's explainer learns through the student's own steps."""
         return self.teacher is not None and not self.lookahead
 
-    def prepare_for(self, student: ExplainedModel) -> Scaffolding:
+    def prepare(self, model: ExplainedModel) -> Self:
         """Return the term with a new explainer for a student, and a copy of the teacher's.
 
         Raises:
             ExpoundError: the student has another vocabulary.
         """
         # e_T and e_S are compared position by position, which needs the same tokens.
-        if vocabulary_digest(student.processing_class) != self.vocabulary:
+        if vocabulary_digest(model.processing_class) != self.vocabulary:
             raise ExpoundError(
                 "teacher and student have different vocabularies, so the student cannot learn from the teacher's "
                 "explanations: give both the same tokenizer, or train the student without any (explainer none)"
@@ -146,7 +146,7 @@ class Scaffolding(Objective):
         settings: dict[str, Any] = {"normalizer": self.normalizer, "special_tokens": self.special_tokens}
         if kind is ParameterizedAttention:
             settings["used_layers"] = self.used_layers
-        own = kind.for_model(student, **settings)
+        own = kind.for_model(model, **settings)
         return replace(self, scaffold=Scaffold(own, deepcopy(self.teacher)))
 
     @property
@@ -158,6 +158,11 @@ class Scaffolding(Objective):
     def learned(self) -> nn.Module | None:
         """The explainers of student and teacher, which are trained and saved with the student."""
         return self.scaffold
+
+    @property
+    def learned_teacher(self) -> TeacherExplainer | None:
+        """The teacher's explainer that learns to teach, if it does."""
+        return None if self.scaffold is None else self.scaffold.teacher
 
     @property
     def params(self) -> dict[str, Any]:
@@ -179,7 +184,7 @@ class Scaffolding(Objective):
     def explain_rows(self, rows: Tensor, attended: Tensor) -> Tensor:
         """Return the teacher's explanations e_T [B, L] of training examples, with a graph to trainable coefficients."""
         outputs = self.teacher_outputs.read(rows, attended)
-        teacher = None if self.scaffold is None else self.scaffold.teacher
+        teacher = self.learned_teacher
         if teacher is None:
             return outputs[:, 0]
         by_layer: Tensor = outputs.unflatten(1, teacher.explainer.coefficients.shape)

@@ -38,7 +38,7 @@ from expound.training.bilevel.scaffold import (
     make_static_explainer,
     normalize_scores,
 )
-from expound.training.bilevel.scaffold_trainer import ScaffoldTrainer
+from expound.training.bilevel.scaffold_module import ScaffoldModule
 from expound.training.bilevel.teacher_outputs import (
     ROW,
     compare_form,
@@ -126,6 +126,9 @@ class Teaching:
         if is_from_scratch(model):
             # A student reads the teacher's tokens; a tokenizer made from the data would have others.
             options = options.fill_defaults({}, processing_class=self.teacher.processing_class)
+        if options.early_stopping_patience is not None:
+            # SMaT's code stops after patience + 1 bad epochs.
+            options = replace(options, early_stopping_patience=options.early_stopping_patience + 1)
         folder.parent.mkdir(parents=True, exist_ok=True)
         terms = self.make_objectives(train, folder.parent) if objectives is None else objectives
 
@@ -135,7 +138,7 @@ class Teaching:
             share_frozen_weights(student.model, self.teacher.model, fixed=True)
             return terms
 
-        return fine_tune(model, train, dev, folder, objectives=prepare, trainer=ScaffoldTrainer, options=options)
+        return fine_tune(model, train, dev, folder, objectives=prepare, module=ScaffoldModule, options=options)
 
     def with_max_length(self, max_length: int | None) -> Teaching:
         """Return a copy whose teacher truncates texts at the student's maximum length."""

@@ -178,15 +178,15 @@ def execute(
 def _train_and_save(
     trainer: ObjectiveTrainer, run: TrainingRun, checkpoint: Path | None, stop: StopAfterStep
 ) -> TrainResult:
-    started = time.monotonic()
+    started, model = time.monotonic(), trainer.module.explained
     with log_once(encoding.__name__):
         with stop.listening():
             _train(trainer, checkpoint)
-        trainer.explained.eval()
+        model.eval()
         steps = trainer.state.global_step
         if stop.stopped and steps < trainer.state.max_steps:
             seconds = time.monotonic() - started
-            return TrainResult(run.folder, trainer.explained, {}, steps, seconds, finished=False, signal=stop.signal)
+            return TrainResult(run.folder, model, {}, steps, seconds, finished=False, signal=stop.signal)
         figures = trainer.evaluate_finished()
     seconds = time.monotonic() - started
     metrics = {}
@@ -201,7 +201,7 @@ def _train_and_save(
         history = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
         write_json(staging / HISTORY, {"history": history})
         run.finish(staging, metrics)
-    return TrainResult(run.folder, trainer.explained, metrics, steps, seconds)
+    return TrainResult(run.folder, model, metrics, steps, seconds)
 
 
 def _train(trainer: ObjectiveTrainer, checkpoint: Path | None) -> None:

@@ -41,8 +41,9 @@ from expound.training.loop.starting_model import (
     load_starting_model,
     require_labels,
 )
-from expound.training.loop.term_trainer import IDLE_SHARE
+from expound.training.loop.term_log import IDLE_SHARE
 from expound.training.loop.trainer import ObjectiveTrainer
+from expound.training.loop.training_module import TrainingModule
 
 logger = logging.getLogger(__name__)
 OUTCOME_OPTIONS = (
@@ -76,7 +77,7 @@ def fine_tune(
     output_dir: str | Path,
     *,
     objectives: Sequence[Objective] | Callable[[ExplainedModel], Sequence[Objective]],
-    trainer: type[ObjectiveTrainer] = ObjectiveTrainer,
+    module: type[TrainingModule] = TrainingModule,
     options: RunOptions | None = None,
     **overrides: Any,
 ) -> TrainResult:
@@ -93,7 +94,7 @@ def fine_tune(
         dev: the same columns; the best model is chosen on it.
         output_dir: the run's folder.
         objectives: the terms of the loss, or a function that makes them for the starting model, with its adapters.
-        trainer: the class of the training loop.
+        module: how the loss and the figures of evaluations are computed.
         options: see `RunOptions`; its arguments override `DEFAULT_ARGUMENTS` (and `FROM_SCRATCH_ARGUMENTS`);
             `greater_is_better` follows from `metric_for_best_model`. With `lora_rank` the folder gets the adapters
             alone, and a model that is passed as an object stays as it is. Adapters that a model has are continued.
@@ -107,7 +108,7 @@ def fine_tune(
     if options.lora_rank and is_from_scratch(model):
         raise ExpoundError("adapters need pretrained weights: give a model, not a size or a configuration")
     with keep_model(model, copies=bool(options.lora_rank)) as source:
-        return _fine_tune(source, train, dev, output_dir, objectives, trainer, options)
+        return _fine_tune(source, train, dev, output_dir, objectives, module, options)
 
 
 def _fine_tune(
@@ -116,7 +117,7 @@ def _fine_tune(
     dev: Dataset,
     output_dir: str | Path,
     objectives: Sequence[Objective] | Callable[[ExplainedModel], Sequence[Objective]],
-    trainer: type[ObjectiveTrainer],
+    module: type[TrainingModule],
     options: RunOptions,
 ) -> TrainResult:
     """Train the model in place, or the copy that `fine_tune` made of it."""
@@ -131,10 +132,10 @@ def _fine_tune(
     defaults = {**DEFAULT_ARGUMENTS, "metric_for_best_model": next(iter(HIGHER_IS_BETTER[task]))}
     if is_from_scratch(model):
         defaults |= FROM_SCRATCH_ARGUMENTS
-    args = make_training_arguments(options, defaults, Path(output_dir), trainer.higher_is_better(task, terms))
+    args = make_training_arguments(options, defaults, Path(output_dir), module.higher_is_better(task, terms))
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
     given = {name: getattr(options, name) for name in OUTCOME_OPTIONS}
-    settings = {"trainer": trainer.__name__} | {name: value for name, value in given.items() if value is not None}
+    settings = {"module": module.__name__} | {name: value for name, value in given.items() if value is not None}
     # Only heads that would use the encoder's activation are changed; for others the option has no effect.
     activation = options.head_activation if shares_encoder_activation(start.model) else None
     if activation is not None:
@@ -146,8 +147,8 @@ def _fine_tune(
         load_options["task"] = task
 
     def make_trainer(stop: StopAfterStep) -> ObjectiveTrainer:
-        data = {"train_dataset": train, "eval_dataset": dev}
-        return trainer(start, args, terms, options=options, callbacks=[stop, *options.callbacks], **data)
+        data = {"train_dataset": train, "eval_dataset": dev, "callbacks": [stop, *options.callbacks]}
+        return ObjectiveTrainer(module(start, terms, options.masked_share), args, options, **data)
 
     with head_dropout(start.model, options.head_dropout), head_activation(start.model, activation):
         result = execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))

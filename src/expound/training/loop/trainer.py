@@ -1,9 +1,9 @@
-"""The training loop: transformers' Trainer with a list of objectives."""
+"""The training loop: transformers' Trainer with a module that computes its own loss."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+import re
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -11,65 +11,64 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
     EarlyStoppingCallback,
     EvalPrediction,
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
+    Trainer,
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.trainer import TRAINING_ARGS_NAME
 
 from expound.errors import ExpoundError
-from expound.models import Batch, ExplainedModel
 from expound.models.layers.architecture import unwrap_adapter
-from expound.models.state import get_lock
-from expound.objectives import Constraint, CrossEntropy, Objective
+from expound.objectives import Constraint
 from expound.reports.progress import is_interactive
-from expound.training.loop import evaluation
 from expound.training.loop.constrained import FeasibleStopping, derive_feasibility
-from expound.training.loop.data import Collator, OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
+from expound.training.loop.data import OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
 from expound.training.loop.options import RunOptions
+from expound.training.loop.prepare import require_recomputable
 from expound.training.loop.progress import EvaluationLog, Forecast, ProgressBar, SlowStepWarning
-from expound.training.loop.term_trainer import TermTrainer
-from expound.training.loop.training_module import TrainingModule, require_recomputable
+from expound.training.loop.training_module import TrainingModule
 
 AUXILIARY_ROWS = 200
 """Dev rows on which terms other than the task's loss are evaluated, about."""
+SHARDING_ERRORS = re.compile("DTensor|setStorage")
+"""Words in torch's errors about weights of which this process has a shard only."""
 
 
-class ObjectiveTrainer(TermTrainer):
-    """Trains a model on Σ weight · objective with transformers' Trainer.
+class ObjectiveTrainer(Trainer):
+    """Trains a `TrainingModule` on Σ weight · objective with transformers' Trainer.
 
     Datasets are in canonical form. Each objective's unweighted term is logged under its name, in evaluation with the
-    prefix `eval_`, along with the task's figures (see `evaluation.score`). Predictions are returned in the dataset's
+    prefix `eval_`, along with the module's figures (see `evaluation.score`). Predictions are returned in the dataset's
     order: probabilities, values, or answers as character spans (see `evaluation.compute_predictions`).
 
+    With `gamma` in `lr_scheduler_kwargs` the learning rate is multiplied by it after every `epochs` epochs, from its
+    peak after the warm-up.
+
     Args:
-        model: the model to train; its Hugging Face model is changed in place and saved.
+        module: the model to train with the terms of its loss.
         args: the Trainer's arguments; with `train_sampling_strategy="group_by_length"` the order of batches depends
             on (seed, epoch) alone, so that resumed runs see the same batches.
-        objectives: the terms of the loss.
-        options: used are `masked_share` (see `mask_random_tokens`), `head_lr_multiplier` (see
-            `set_head_learning_rate`), `log_gradient_norms` and early stopping.
+        options: used are `head_lr_multiplier` (see `set_head_learning_rate`), `log_gradient_norms`, `compute_metrics`
+            and early stopping.
         kwargs: further arguments of the Trainer, such as `train_dataset`, `eval_dataset`, `callbacks`.
     """
 
-    model: Any
+    lr_scheduler: Any
 
     def __init__(
-        self,
-        model: ExplainedModel,
-        args: TrainingArguments,
-        objectives: Sequence[Objective] = (CrossEntropy(),),
-        options: RunOptions | None = None,
-        **kwargs: Any,
+        self, module: TrainingModule, args: TrainingArguments, options: RunOptions | None = None, **kwargs: Any
     ) -> None:
         if args.label_smoothing_factor:
             raise ExpoundError("label smoothing is not supported: set label_smoothing_factor=0")
         if args.gradient_checkpointing:
-            require_recomputable(objectives)
+            require_recomputable(module.objectives)
         options = options or RunOptions()
         if options.early_stopping_patience is not None and args.eval_strategy == "no":
             raise ExpoundError("early stopping needs evaluations: set eval_strategy to epoch or steps")
@@ -81,24 +80,23 @@ class ObjectiveTrainer(TermTrainer):
         # On several GPUs the Trainer would wrap the module in DataParallel, which cannot split a `Batch`.
         if args.n_gpu > 1:
             args._n_gpu = 1
-        self.explained = model
-        self.options = options
-        self.init_terms(log_gradient_norms=self.options.log_gradient_norms)
         # Accelerate wraps the module in others: this one stays the same.
-        self.module = self.make_module(model, objectives)
-        kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
-        super().__init__(self.module, args, **kwargs)
+        self.module, self.options = module, options
+        module.log_gradient_norms = options.log_gradient_norms
+        collator, processor = module.make_collator(), module.explained.processing_class
+        super().__init__(module, args, **({"data_collator": collator, "processing_class": processor} | kwargs))
         self._save_unsharded()
+        module.attach(self)
         # The Trainer's own callbacks print to stdout, which belongs to the results of a command.
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar if is_interactive() else EvaluationLog)
             self.add_callback(SlowStepWarning)
             self.add_callback(Forecast)
-        if self.options.early_stopping_patience is not None:
-            patience, threshold = self.options.early_stopping_patience, self.options.early_stopping_threshold
-            stopping = self.make_stopping_callback(patience, threshold or 0.0)
-            if any(isinstance(each, Constraint) for each in self.module.objectives):
+        if options.early_stopping_patience is not None:
+            patience, threshold = options.early_stopping_patience, options.early_stopping_threshold
+            stopping: TrainerCallback = EarlyStoppingCallback(patience, threshold or 0.0)
+            if any(isinstance(each, Constraint) for each in module.objectives):
                 stopping = FeasibleStopping(patience)
             self.add_callback(stopping)
 
@@ -113,91 +111,97 @@ class ObjectiveTrainer(TermTrainer):
                 "Accelerate shards models over GPUs only, and would train whole copies here: leave fsdp out"
             )
 
-    def make_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
-        """Return the module to train; a hook for subclasses with another forward pass."""
-        return TrainingModule(model, objectives, self.options.masked_share)
-
-    def read_batch(self, inputs: Mapping[str, Any]) -> Batch:
-        """Return the batch that the collator made."""
-        batch: Batch = inputs["batch"]
-        return batch
+    # -- a step ------------------------------------------------------------------------------------------------------
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """Create the optimizer, with a parameter group for the head if it has a learning rate of its own."""
+        """Create the optimizer, with parameter groups for the head and for learned parameters with their own rates."""
         # The Trainer may call this several times; only the first call makes the optimizer.
         is_new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
         if is_new and self.options.head_lr_multiplier not in (None, 1):
-            set_head_learning_rate(optimizer, self.explained.model, self.options.head_lr_multiplier)
+            set_head_learning_rate(optimizer, self.module.explained.model, self.options.head_lr_multiplier)
+        if is_new:
+            set_learned_rates(optimizer, self.module, self.args.learning_rate)
         return optimizer
 
-    @staticmethod
-    def make_stopping_callback(patience: int, threshold: float) -> TrainerCallback:
-        """Return a callback that stops after `patience` evaluations without an improvement of over `threshold`."""
-        return EarlyStoppingCallback(patience, threshold)
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Create the schedule: steps down every few epochs if `gamma` is given, else the Trainer's."""
+        steps = dict(self.args.lr_scheduler_kwargs or {})
+        if "gamma" not in steps:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            step_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+            # IvRA decays every two epochs; the schedule counts optimizer steps.
+            every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / step_size)
+            gamma = float(steps["gamma"])
+            rising = self.args.get_warmup_steps(num_training_steps)
 
-    @classmethod
-    def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
-        """Return for every figure of an evaluation whether higher is better; subclasses add their figures."""
-        figures = dict.fromkeys(("loss", *(objective.name for objective in objectives)), False)
-        if any(isinstance(each, Constraint) for each in objectives):
-            figures |= {"feasible": True, "feasible_cross_entropy": False}
-        return figures | evaluation.HIGHER_IS_BETTER[task]
+            def factor(step: int) -> float:
+                return float((step / rising if step < rising else 1.0) * gamma ** (step // every))
 
-    # -- a step ------------------------------------------------------------------------------------------------------
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
+            # With this flag the Trainer makes a new schedule for each call of `train`, as for its own ones.
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
 
-    def compute_loss(
-        self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """Return Σ weight · term, and with `return_outputs` also the predictions.
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the batches of one optimizer step, of which the module is told."""
+        samples, items = super().get_batch_samples(*args, **kwargs)
+        self.module.begin(self.args, self.state, [inputs["batch"] for inputs in samples])
+        return samples, items
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Run forward and backward and return the loss [].
 
         Raises:
-            ExpoundError: a term is not a finite number.
+            ExpoundError: a term that does not work on sharded weights.
         """
-        batch = self.read_batch(inputs)
-        outputs = model(batch, self.next_context(model))
-        loss = self.sum_terms(outputs, batch, training=model.training)
-        if not return_outputs:
-            return loss
-        return loss, {"prediction": evaluation.compute_predictions(self.explained, batch, outputs["logits"].detach())}
+        try:
+            loss: Tensor = super().training_step(*args, **kwargs)
+        except RuntimeError as error:
+            if not SHARDING_ERRORS.search(str(error)):
+                raise
+            names = ", ".join(objective.name for objective in self.module.objectives)
+            raise ExpoundError(
+                f"a term among {names} reads weights, runs parts of the model or differentiates twice, which sharded "
+                "weights do not allow: train without fsdp, or with terms that use the step's own pass only"
+            ) from error
+        return loss
 
-    def prediction_step(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> tuple[Tensor, Tensor | None, None]:
-        """Return the loss [] and the predictions [B, ...] of one batch."""
-        inputs = self._prepare_inputs(inputs)
-        with torch.no_grad(), self.accelerator.autocast():
-            loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
-        if prediction_loss_only:
-            return loss.detach(), None, None
-        return loss.detach(), outputs["prediction"], None
-
-    def _prepare_input(self, data: Any) -> Any:
-        if isinstance(data, Batch):
-            return data.to(self.args.device)
-        return super()._prepare_input(data)
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, for training steps, also what the module logs."""
+        super().log(logs | self.module.pop_logs() if "loss" in logs else logs, start_time)
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor, Tensor, None]:
+        """Return the loss [] and the module's predictions [B, ...] of one batch."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad():
+            outputs = model(**inputs)
+            return outputs["loss"].detach(), self.module.predict(inputs["batch"], outputs), None
+
     def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> Any:
         """Run the Trainer's evaluation; return the terms and the task's figures, predictions in the dataset's order."""
-        self.part = 0
-        self._sums.pop("evaluation", None)
-        self.module.evaluation_share = min(1.0, AUXILIARY_ROWS / max(1, len(dataloader.dataset)))
-        output = super().evaluation_loop(dataloader, "Evaluation", False, metric_key_prefix=metric_key_prefix)
-        dataset = dataloader.dataset
-        predicted = np.empty_like(output.predictions)
-        # Evaluation goes from the longest example to the shortest: put the predictions back in order.
-        predicted[sort_longest_first(text_lengths(dataset))] = output.predictions
-        figures = self._loss_and_terms() | self.score_predictions(predicted, dataset)
-        figures |= derive_feasibility(self.module.objectives, figures) | self._compute_own_metrics(predicted, dataset)
+        module, dataset = self.module, dataloader.dataset
+        module.begin(self.args, self.state)
+        module.evaluation_share = min(1.0, AUXILIARY_ROWS / max(1, len(dataset)))
+        # A data loader draws random numbers: those of training do not depend on an evaluation before it.
+        with torch.random.fork_rng(enabled=self.state.global_step == 0):
+            output = super().evaluation_loop(dataloader, "Evaluation", False, metric_key_prefix=metric_key_prefix)
+            predicted = np.empty_like(output.predictions)
+            # Evaluation goes from the longest example to the shortest: put the predictions back in order.
+            predicted[sort_longest_first(text_lengths(dataset))] = output.predictions
+            figures = module.pop_evaluation()
+            figures |= derive_feasibility(module.objectives, figures)
+            with self.accelerator.autocast():
+                figures |= module.score(predicted, dataset, self.args.eval_batch_size)
+        figures |= self._compute_own_metrics(predicted, dataset)
         for name, value in figures.items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value
         return output._replace(predictions=predicted)
-
-    def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
-        """Return the task's figures for predictions in the dataset's order; subclasses add figures."""
-        return evaluation.score(self.explained.task.name, predicted, dataset)
 
     def _compute_own_metrics(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """Return the figures of the user's `compute_metrics`, which gets probabilities or values, and the labels."""
@@ -209,17 +213,14 @@ class ObjectiveTrainer(TermTrainer):
         figures = self.options.compute_metrics(EvalPrediction(predictions=predicted, label_ids=labels))
         return {name.removeprefix("eval_"): value for name, value in figures.items()}
 
-    def finalize_model(self) -> bool:
-        """Change the trained model before it is saved, and return whether it changed; a hook for subclasses."""
-        return False
-
     def evaluate_finished(self) -> dict[str, float]:
         """Return the figures of the trained model: its checkpoint's, if that was evaluated."""
-        if not self.finalize_model() and self.args.load_best_model_at_end:
+        if not self.module.finalize() and self.args.load_best_model_at_end:
             for entry in self.state.log_history:
                 if entry.get("step") == self.state.best_global_step and "eval_loss" in entry:
                     return {name: value for name, value in entry.items() if name.startswith("eval_")}
-        return self.evaluate()
+        figures: dict[str, float] = self.evaluate()
+        return figures
 
     # -- data --------------------------------------------------------------------------------------------------------
 
@@ -235,61 +236,36 @@ class ObjectiveTrainer(TermTrainer):
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         return OrderedSampler(len(eval_dataset), lambda: sort_longest_first(text_lengths(eval_dataset)))
 
-    # -- files: the Hugging Face model is saved, and beside it the modules that objectives learned -------------------
-
-    @contextmanager
-    def _hugging_face_model(self) -> Iterator[None]:
-        """Make the Trainer's methods see the Hugging Face model inside the block, not the training module."""
-        module, self.model = self.model, self.explained.model
-        try:
-            yield
-        finally:
-            self.model = module
+    # -- files: the module saves and loads its own -------------------------------------------------------------------
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        folder, prefix = Path(output_dir or self.args.output_dir), "explained.model."
-        # FSDP gathers the state of the whole training module: keep the Hugging Face model's part, under its own names.
-        if state_dict is not None:
-            state_dict = {name.removeprefix(prefix): v for name, v in state_dict.items() if name.startswith(prefix)}
-        if hasattr(self.processing_class, "backend_tokenizer"):
-            # A fast tokenizer keeps the truncation and padding of its latest call, which depend on resuming.
-            with get_lock(self.processing_class):
-                self.processing_class.backend_tokenizer.no_truncation()
-                self.processing_class.backend_tokenizer.no_padding()
-        with self._hugging_face_model():
-            super()._save(str(folder), state_dict)
-        if self.args.should_save and hasattr(self.explained.model, "peft_config"):
-            # PEFT does not save the configuration of the model itself, which tells its head and its labels.
-            config = copy(self.explained.model.config)
-            config.architectures = [type(unwrap_adapter(self.explained.model)).__name__]
-            config.save_pretrained(folder)
-        self.save_learned(folder)
+        if self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            self.module.save(folder, state_dict)
+            torch.save(self.args, folder / TRAINING_ARGS_NAME)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self.is_fsdp_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, self.model)
-        elif not self._load_pretrained_weights(resume_from_checkpoint):
-            with self._hugging_face_model():
-                super()._load_from_checkpoint(resume_from_checkpoint, self.explained.model)
-        self.load_learned(resume_from_checkpoint)
+            self.module.load_learned(Path(resume_from_checkpoint))
+        else:
+            self.module.load(Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
-        if self.is_fsdp_enabled:
+        folder = Path(self.state.best_model_checkpoint or "")
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             super()._load_best_model()
-        elif not self._load_pretrained_weights(self.state.best_model_checkpoint):
-            with self._hugging_face_model():
-                super()._load_best_model()
-        self.load_learned(self.state.best_model_checkpoint)
+            self.module.load_learned(folder)
+        else:
+            self.module.load(folder)
 
-    def _load_pretrained_weights(self, folder: str) -> bool:
-        """Load a Hugging Face model's weights; return False for models that need the Trainer's own loading."""
-        model = self.explained.model
-        # `save_pretrained` renames the weights of some families: a plain load would silently skip those.
-        if not isinstance(model, PreTrainedModel) or self.is_deepspeed_enabled:
-            return False
-        saved = type(model).from_pretrained(folder, dtype=model.dtype)
-        model.load_state_dict(saved.state_dict())
-        return True
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        self.module.log.save(output_dir, self.args)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self.module.log.load(checkpoint, self.args)
 
 
 def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
@@ -311,3 +287,17 @@ def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedMo
         if own:
             group["params"] = [weight for weight in group["params"] if weight not in head]
             optimizer.add_param_group(group | {"params": own, "lr": rate * group["lr"]})
+
+
+def set_learned_rates(optimizer: torch.optim.Optimizer, module: TrainingModule, rate: float) -> None:
+    """Move what objectives with an `lr_multiplier` learn to groups with that multiple of a rate, and without decay."""
+    for objective in module.objectives:
+        if objective.lr_multiplier is None or objective.name not in module.learned:
+            continue
+        own = [weight for weight in module.learned[objective.name].parameters() if weight.requires_grad]
+        if own:
+            # A set finds tensors by identity: `in` a list would compare them by value.
+            learned = set(own)
+            for group in optimizer.param_groups:
+                group["params"] = [weight for weight in group["params"] if weight not in learned]
+            optimizer.add_param_group({"params": own, "lr": rate * objective.lr_multiplier, "weight_decay": 0.0})

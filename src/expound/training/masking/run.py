@@ -26,7 +26,8 @@ from expound.training.loop.execute import StopAfterStep, TrainResult, execute
 from expound.training.loop.lora import inject_lora
 from expound.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, get_changed_arguments, make_training_arguments
 from expound.training.loop.run import TrainingRun
-from expound.training.masking.trainer import FLAT, MASK_SPREAD, MaskingTrainer
+from expound.training.loop.trainer import ObjectiveTrainer
+from expound.training.masking.module import FLAT, MASK_SPREAD, MaskingModule
 
 logger = logging.getLogger(__name__)
 DEFAULT_MASKING_ARGUMENTS: Mapping[str, Any] = {
@@ -81,7 +82,7 @@ def train_masking(
         The run; its `model` is the explained model.
 
     Raises:
-        ExpoundError: masks that keep nothing or everything, see `MaskingTrainer`; unusable data, arguments or folder.
+        ExpoundError: masks that keep nothing or everything, see `MaskingModule`; unusable data, arguments or folder.
     """
     options = RunOptions.with_overrides(options, overrides)
     if options.max_length not in (None, model.max_length):
@@ -107,10 +108,9 @@ def train_masking(
     masking = make_masking_model(model, backbone, tokenizer, options.lora_params, settings, options.seed)
     run = TrainingRun(Path(output_dir), _resolve_config(model, masking, judges, train, dev, args, options))
 
-    def make_trainer(stop: StopAfterStep) -> MaskingTrainer:
-        data = {"train_dataset": train, "eval_dataset": dev}
-        callbacks = [stop, *options.callbacks]
-        return MaskingTrainer(model, args, masking, judges, options=options, callbacks=callbacks, **data)
+    def make_trainer(stop: StopAfterStep) -> ObjectiveTrainer:
+        data = {"train_dataset": train, "eval_dataset": dev, "callbacks": [stop, *options.callbacks]}
+        return ObjectiveTrainer(MaskingModule(model, masking, judges), args, options, **data)
 
     with freeze_weights(model), keep_modes(model), preserve_random_state():
         result = execute(run, args, options, make_trainer, lambda: model)
@@ -181,7 +181,7 @@ def _resolve_config(
 ) -> dict[str, Any]:
     """Return everything that the outcome depends on, for the run's record."""
     return {
-        "trainer": MaskingTrainer.__name__,
+        "module": MaskingModule.__name__,
         "model": {"source": model.config._name_or_path, "weights": digest_weights(model.model), **model.settings},
         "processors": [digest_processor(each.processing_class) for each in (model, masking.reader)],
         "backbone": digest_weights(masking.reader.model),
