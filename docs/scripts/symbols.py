@@ -12,13 +12,16 @@ from latex2mathml.converter import convert
 
 SYMBOLS: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("symbols.yaml").read_text(encoding="utf-8"))
 
+BREAK = re.compile(r"(?<=,) \\; |(?= \+ \\lambda_)")
+"""Where the line of an equation may break."""
+
 
 def render_equation(folder: str, name: str, latex: str) -> str:
     """Return a part's equation and a line on its symbols, as HTML."""
     texts = [f"{_render(symbol)}: {_render_text(text)}" for symbol, text in list_symbols(folder, name, latex)]
     where = f'\n<p class="symbols">{"; ".join(texts)}.</p>' if texts else ""
     # Parts of an equation are formulas of their own, so that a phone can break the line between them.
-    formulas = ",<wbr> ".join(f"<span>{_render(part, 'block')}</span>" for part in latex.split(r", \; "))
+    formulas = " ".join(f"<span>{_render(part, 'block')}</span>" for part in BREAK.split(latex))
     return f'<p class="equation">{formulas}</p>{where}'
 
 

@@ -32,8 +32,7 @@ class DecompXLinear(BackwardRules):
     card: ClassVar = MethodCard(
         name="decompx_linear", label="Linear DecompX", family="decomposition", signed=True, differentiable=True,
         cost="F + B", paper="Modarressi et al. 2023", unit="part of the {output}",
-        equation=r"s_k = \langle \partial z_c / \partial x_k, x_k \rangle \text{ with attention, norms and slopes "
-        r"held}",
+        equation=r"s_k = \langle \partial z_c / \partial x_k, x_k \rangle, \; \text{attention, norms and slopes held}",
         use="The first method to try for a supported architecture: one backward pass, signed, differentiable.",
         avoid="Do not expect it to be the best everywhere: in our results it is among the best by comprehensiveness "
         "and sufficiency, but not by every metric, model and kind of text. For an architecture that is not "
