@@ -293,7 +293,6 @@ def find_paragraph_ends(text: str) -> list[int]:
     """Return the character at which each paragraph ends: at blank lines, and at the end of the text."""
     ends = []
     for match in _BLANK.finditer(text):
-        # blank lines at the beginning and at the end separate nothing
         if text[: match.start()].strip() and text[match.end() :].strip():
             ends.append(match.start())
     return [*ends, len(text)]
@@ -312,7 +311,6 @@ def find_part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]
             parts.append(-1)
             continue
         segment, start, _ = span
-        # an empty token at the end of the text belongs to the last part
         parts.append(first[segment] + min(bisect_right(ends[segment], start), len(ends[segment]) - 1))
     return parts
 

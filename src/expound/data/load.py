@@ -147,7 +147,6 @@ def _split_address(address: str) -> tuple[str, str]:
     name, _, path = address.partition(":")
     if name in READERS:
         return name, path
-    # a path alone: its suffix may be the name of a reader
     suffix = Path(address).suffix.removeprefix(".").lower()
     if suffix in READERS:
         return suffix, address

@@ -73,7 +73,6 @@ def read_examples(data: Any, *, is_exchange: bool = False, **columns: Any) -> tu
 def is_table(data: Any) -> bool:
     """Return whether the data is a table: named columns of many values."""
     if not isinstance(data, Mapping):
-        # Tables of datasets, pyarrow and polars.
         kinds = ("features", "to_pylist", "to_dicts")
         return isinstance(data, pd.DataFrame) or any(hasattr(data, name) for name in kinds)
     if any(hasattr(part, "column_names") for part in data.values()):
@@ -99,7 +98,6 @@ def read_row(row: Mapping[str, Any], number: int = 0) -> dict[str, Any]:
     if isinstance(read.get("label"), bool | np.bool_):
         read["label"] = int(read["label"])
     elif isinstance(read.get("label"), float | np.floating) and np.isnan(read["label"]):
-        # pandas' missing value
         read["label"] = None
     return read
 

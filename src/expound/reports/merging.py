@@ -146,7 +146,6 @@ def list_citations(item: Explanation, k: int, unit: str, target: str | None) -> 
     if exchange is None:
         raise ExpoundError("only a response has citations: explain a model loaded with task='generation'")
     table, has_sources = item.aggregate(unit, target), any(exchange.is_source)
-    # Without sources all visible texts are cited.
     cited = [number for number, each in enumerate(table.units) if exchange.is_source[each.segment] or not has_sources]
     citations = []
     for row, part in enumerate(table.targets):

@@ -19,7 +19,6 @@ class WrongTokens:
 
     def __init__(self, allowed: int, seconds: float) -> None:
         self.allowed, self.seconds = allowed, seconds
-        # The count and the time of the latest one.
         self._latest = RecentItems[str, tuple[int, float]](MAX_ADDRESSES)
 
     def has_to_wait(self, address: str) -> bool:

@@ -128,7 +128,6 @@ def warn_of_long_runs(model: ExplainedModel, example: dict[str, Any], plans: Seq
     if model.is_remote:
         say(describe_requests(plans))
         return
-    # Measuring takes two passes itself.
     if sum(plan.cost for plan in plans) < MEASURED_PASSES:
         return
     seconds = measure_pass(model, [example])
@@ -193,7 +192,6 @@ def add_response(
     (row,) = model.respond([example], max_new_tokens, temperature, seed)
     ends = model.generator.generation_config.eos_token_id
     end_ids = ends if isinstance(ends, list) else [ends]
-    # `prompt_length` is in rows whose response was generated.
     if "prompt_length" in row and len(row["response"]) == max_new_tokens and row["response"][-1] not in end_ids:
         say(f"the answer was cut at {max_new_tokens} tokens: a larger --max-new-tokens lets it end")
     return row

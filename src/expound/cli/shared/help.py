@@ -46,7 +46,6 @@ class GroupedCommand(TyperCommand):
         self.is_grouped = len(self.params) >= FEWEST_GROUPED
         for option in self.params:
             _prepare_option(option, self.is_grouped)
-        # The panels appear in the order of their first options.
         titles = [None, *GROUPS]
         self.params.sort(key=lambda option: titles.index(getattr(option, "rich_help_panel", None)))
 
@@ -64,7 +63,6 @@ def _prepare_option(option: Any, is_grouped: bool) -> None:
     # A flag takes no value, and typer would show <bool> beside it.
     if option.is_flag:
         option.metavar = ""
-    # Typer shows the range itself beside the type.
     elif option.metavar is None and (option.min is not None or option.max is not None):
         option.metavar = "N"
     choices = [str(choice) for choice in option.type_descriptor.choices or ()]
@@ -72,7 +70,6 @@ def _prepare_option(option: Any, is_grouped: bool) -> None:
         option.metavar = "NAME"
         option.help = f"{option.help} One of {', '.join(choices)}."
     if is_grouped and option.rich_help_panel is None:
-        # What no group names belongs to the method.
         groups = [title for title, names in GROUPS.items() if option.name in names]
         option.rich_help_panel = groups[0] if groups else "Method"
     # Their second names take a column, which long names of the other options need.

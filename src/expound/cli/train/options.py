@@ -157,7 +157,6 @@ def run(
     if processes.is_main_process:
         if len(results) > 1:
             print_over_seeds(recipe, list(results.values()), values)
-        # A control run has told more already.
         elif not control:
             print_change(recipe, result, start, dev, run_options)
         judged = judging_options(data, dev_split, named)

@@ -109,7 +109,6 @@ def get_vocabulary() -> list[str]:
 def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
     people = rng.sample(PEOPLE, NOTES)
     person, other = people[:2]
-    # different deeds that share no word
     parts = rng.sample(VERBS, NOTES), rng.sample(QUALITIES, NOTES), rng.sample(THINGS, NOTES)
     deeds = list(map(" ".join, zip(*parts, strict=True)))
     hops = {person: deeds[0]}
@@ -118,7 +117,6 @@ def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
     needed = [f"{who} {did}" for who, did in hops.items()]
     if kind == "redundant":
         needed *= 2
-    # as many others as leave one note for the text that mentions the person without a fact
     others = dict(zip(people[2 : NOTES + 1 - len(needed)], deeds[1:], strict=False))
     facts = [*needed, *(f"{who} {did}" for who, did in others.items())]
     texts = [rng.choice(WORDINGS).format(fact=fact) for fact in facts]

@@ -81,7 +81,6 @@ def _submitted_responses(responses: Any, where: str) -> Iterator[tuple[str, Any]
     for response in responses:
         if not isinstance(response, Mapping):
             raise ExpoundError(f"{where}: expected responses with 'value' and 'user_id', got {response!r:.40}")
-        # drafts and discarded responses were not submitted
         if response.get("status") not in ("draft", "discarded"):
             yield str(response.get("user_id", "unknown")), response.get("value")
 

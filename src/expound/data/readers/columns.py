@@ -126,7 +126,6 @@ def describe_columns(options: ColumnOptions, names: list[str], where: str, used:
         return ""
     read = []
     for name, column in columns._asdict().items():
-        # `kept` is several columns, which are added below.
         if column and name != "kept":
             read.append(name if name == column else f"{name} ← {column}")
     # answers take the place of a label and a rationale
@@ -306,7 +305,6 @@ def _parse_answers(value: Any, text: str, where: str) -> list[list[int]]:
         if len(starts) != len(texts):
             raise ExpoundError(f"{where}: expected a start for each answer, got {len(starts)} for {len(texts)}")
         value = [require_answer(answer, start, text, where) for answer, start in zip(texts, starts, strict=True)]
-    # SQuAD has one answer per annotator, many of them equal
     answers = list[list[int]]()
     for span in require_spans(value or [], text, where):
         if span not in answers:

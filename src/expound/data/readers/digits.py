@@ -62,6 +62,5 @@ def _make_rows(data: Any, chosen: NDArray[np.int64]) -> Iterator[Row]:
     from PIL import Image
 
     for i in chosen:
-        # scikit-learn's pixels are 0 to 16
         grey = np.round(data.images[i] * (255 / 16)).astype(np.uint8)
         yield {"image": Image.fromarray(grey).convert("RGB"), "label": int(data.target[i])}

@@ -99,7 +99,6 @@ def _make_rows(records: Records, names: tuple[str, ...], keys: list[str]) -> Ite
             raise ExpoundError(f"{where}: expected either 'prompt' or 'messages'; it has: {', '.join(record)}")
         row: dict[str, Any] = {name: _PARSERS[name](record.get(name), name, where) for name in names}
         for message in row.get("messages") or ():
-            # All messages of a table have the same keys.
             message.update(dict.fromkeys(key for key in keys if key not in message))
         yield row
 
@@ -121,7 +120,6 @@ def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
     for message in messages:
         row = {key: value for key, value in message.items() if value} if isinstance(message, dict) else {}
         content = join_text_parts(message.get("content")) if row else None
-        # A message that only calls tools has no content.
         has_content = isinstance(content, str) or (content is None and "tool_calls" in row)
         if not isinstance(row.get("role"), str) or not has_content or set(row) - {"role", "content", *MESSAGE}:
             expected = f"{name} as a list of {{'role': …, 'content': …}}, other keys are {', '.join(MESSAGE)}"

@@ -111,7 +111,6 @@ def _annotator_name(completed_by: Any) -> str:
 def _parse_marks(results: list[Any], names: Sequence[str], texts: Sequence[str], where: str) -> Iterator[Mark]:
     for result in results:
         value = _get_value(result)
-        # Other results, such as regions of an image, have no characters.
         if not {"start", "end"} <= value.keys() or value.keys().isdisjoint(("labels", "hypertextlabels", "text")):
             continue
         side = 0

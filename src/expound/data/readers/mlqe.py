@@ -123,7 +123,6 @@ def parse_bad_words(tags: list[str], count: int, where: str) -> list[bool]:
     """
     if len(tags) not in (count, count + 1, 2 * count + 1):
         raise ExpoundError(f"{where}: expected a tag for each word of {count}, or each gap too, got {len(tags)}")
-    # gap, word, gap, …, word, gap
     word_tags = tags[1::2] if len(tags) == 2 * count + 1 else tags[:count]
     return [tag == "BAD" for tag in word_tags]
 

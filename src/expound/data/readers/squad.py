@@ -74,7 +74,6 @@ def _make_row(question: Any, context: str, where: str) -> Row:
         spot = f"{where}, {text!r}"
         answer_text = require_text(get_field(answer, "text", spot), "text", spot)
         span = require_answer(answer_text, get_field(answer, "answer_start", spot), context, spot)
-        # dev has several annotators per question, many of whom gave the same answer
         if span not in spans:
             spans.append(span)
     return make_row((text, None), (context, None)) | {"answer": spans}

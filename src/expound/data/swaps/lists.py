@@ -64,7 +64,6 @@ NUMBERS = (
 )  # fmt: skip
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
-# Full forms and their contractions.
 NEGATIONS = (
     ("are not", "aren't"), ("could not", "couldn't"), ("did not", "didn't"), ("does not", "doesn't"),
     ("do not", "don't"), ("had not", "hadn't"), ("has not", "hasn't"), ("have not", "haven't"), ("is not", "isn't"),

@@ -156,7 +156,6 @@ def _axis_ticks(values: Sequence[ArrayLike]) -> list[float]:
     known = known[np.isfinite(known)]
     if not len(known):
         return [0.0, 1.0]
-    # Layers and percentages have no halves.
     return choose_ticks(float(known.min()), float(known.max()), whole=not (known % 1).any())
 
 

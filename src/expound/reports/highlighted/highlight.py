@@ -201,7 +201,6 @@ def layout_arcs(item: Explanation) -> ArcDiagram | None:
     base, arcs = min(HEIGHT, x / 2) + 4, list[Arc]()
     for one, other, value in item.interactions:
         start, end = labels[one].x, labels[other].x
-        # Wide arcs are higher, so that nested pairs do not cover each other.
         top = base - max(12.0, min(HEIGHT, (end - start) / 2))
         path = f"M{start:.1f},{base:.1f} C{start:.1f},{top:.1f} {end:.1f},{top:.1f} {end:.1f},{base:.1f}"
         css = colors.level_to_css_class(colors.score_to_level(value, strongest), signed=True)

@@ -80,7 +80,6 @@ def _lay_out_boxes(item: Explanation, top: float, width: int) -> tuple[list[Box]
             size = _load_font(SIZE).getlength(shown)
             if text == "\n" or (x + size > width - MARGIN and x > MARGIN):
                 x, y = float(MARGIN), y + LINE
-            # White space at the start of a line is dropped.
             if text.strip() or x > MARGIN:
                 boxes.append(Box(x, y, size, LINE - 8, shown, _background(piece, signed=item.signed)))
                 if text != "\n":

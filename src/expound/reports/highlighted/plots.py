@@ -35,7 +35,6 @@ def plot_explanation(item: Explanation, kind: str | None = None) -> Figure:
 
 def _draw_bars(axes: Axes, item: Explanation) -> None:
     scores = item.scores.sum(0)
-    # The strongest units, in the order of the text.
     shown = np.sort(np.argsort(-np.abs(scores), kind="stable")[:MOST])
     axes.barh(np.arange(len(shown)), scores[shown], color=_pick_colors(item, scores[shown]))
     _name_rows(axes, [item.units[unit].text for unit in shown], item)

@@ -67,7 +67,6 @@ def render_report(
     script = (Path(__file__).parents[1] / "templates" / "report.js").read_text(encoding="utf-8")
     titles = _method_titles(leaderboard, curves, examples)
     shown = _choose_shown_methods(leaderboard, titles)
-    # Neighboring columns of one family share a heading.
     families = groupby(card.family.capitalize() for card in leaderboard.cards)
     groups = [(family, len(list(columns))) for family, columns in families]
     difference = None
