@@ -60,7 +60,7 @@ def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
         names = ("loss", "cross_entropy", "rationale_alignment", "rationale_alignment_multiplier")
         curve = [[entry[name] for name in names] for entry in loop.state.log_history if "loss" in entry]
         (folder / "curve.json").write_text(json.dumps({"processes": loop.args.world_size, "curve": curve}))
-        end = loop.explained.model.state_dict()
+        end = loop.module.explained.model.state_dict()
         save_file({name: value.contiguous() for name, value in end.items()}, folder / "end.safetensors")
     loop.accelerator.wait_for_everyone()
     loop.accelerator.end_training()
