@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,9 @@ from PIL import Image, ImageFilter
 import expound
 import pictures
 from expound import ExpoundError
+from expound.models.regions import cut_regions
+from expound.reports.explanations import Explanations
+from expound.reports.highlighted.highlight import highlight_explanation
 
 RESPONSE = " it is red"
 
@@ -90,6 +95,15 @@ def test_boxes_masks_and_the_whole_image_are_regions(llava):
     assert scores["whole"].scores[0, 0] == pytest.approx(scores["box"].scores[0, 0], abs=1e-6)
     assert scores["half"].scores[0, 0] == pytest.approx(scores["mask"].scores[0, 0], abs=1e-6)
     assert tuple(scores["half"].unit_texts[:2]) == ("region1", "region2")
+    dots = Image.new("RGB", (48, 48))
+    dots.paste((255, 255, 255), (24, 0, 48, 48))
+    if find_spec("skimage"):
+        cut = cut_regions(dots, "superpixels:2")
+        assert np.array_equal(sum(mask.astype(int) for mask in cut.values()), np.ones((48, 48)))
+        assert np.array_equal(cut["region1"], np.arange(48)[None] < np.full((48, 1), 24))
+    else:
+        with pytest.raises(ExpoundError, match="extra superpixels"):
+            cut_regions(dots, "superpixels:2")
     by_text = expound.attribute(llava, [chat(image)], "occlusion", "response", unit="source")[0]
     assert tuple(by_text.unit_texts) == ("image", "user")
     assert by_text.scores[0, 0] == pytest.approx(scores["whole"].scores[0, 0], abs=1e-6)
@@ -115,7 +129,26 @@ def test_a_folder_and_a_path_are_loaded_and_the_answer_is_the_models_own(llava, 
     found = expound.attribute(loaded, [chat(str(tmp_path / "picture.png"))], unit="word")[0]
     assert found.method == "occlusion"
     assert len(found.unit_texts) == 9 + 6
-    assert "r3c3" in expound.attribute(loaded, [chat(pictures.make_picture())], unit="word").to_html()
+    disk = np.hypot(*(np.mgrid[:48, :60] - 24)) < 12
+    drawn = expound.attribute(
+        loaded, [chat(pictures.make_picture(), image_regions=[disk, (40, 0, 60, 48)])], unit="word"
+    )
+    drawn.save(tmp_path / "saved")
+    assert list(Explanations.load(tmp_path / "saved")) == list(drawn)
+    (image,) = highlight_explanation(drawn[0]).images
+    assert (image.width, image.height, image.name) == (60, 48, "image")
+    covered = np.zeros((48, 60), int)
+    for x, y, width, height in image.regions[0].rectangles:
+        covered[y : y + height, x : x + width] += 1
+    assert np.array_equal(covered, disk)
+    assert image.regions[1].path == "M40 0h20v48h-20z"
+    assert [region.score for region in image.regions] == drawn[0].scores[0, :2].tolist()
+    page = drawn.to_html()
+    assert page.count("<path data-unit=") == 2
+    assert 'd="M40 0h20v48h-20z"' in page
+    picture, bars = drawn[0].plot().axes
+    assert len(picture.patches) == len(image.regions[0].rectangles) + 1
+    assert len(bars.patches) == 8
 
 
 def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_path):
@@ -126,6 +159,7 @@ def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_pa
         "choose fewer": chat(image, image_regions=(5, 5)),
         "image_fill": chat(image, image_fill="black"),
         "a grid": chat(image, image_regions="words"),
+        "1 to 1000 superpixels": chat(image, image_regions="superpixels:x"),
         "at most 50 rows": chat(image, image_regions=(51, 1)),
         "stands for an image": chat(image, text="what is <image> ?"),
         "take no sources": chat(image, sources={"a": "a film"}),
@@ -134,7 +168,7 @@ def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_pa
         with pytest.raises(ExpoundError, match=message) as caught:
             expound.attribute(llava, [row], unit="word")
         assert "\n" not in str(caught.value)
-    for method in ("input_x_gradient", "attention_last", "decompx_linear"):
+    for method in ("decompx", "alti", "decompx_linear"):
         with pytest.raises(ExpoundError, match=f"{method} is refused for prompts with images"):
             expound.attribute(llava, [chat(image)], method, unit="word")
     with pytest.raises(ExpoundError, match="images by path"):

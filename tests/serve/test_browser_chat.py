@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import expect
 
+import expound
+import pictures
 from access import violations_in_both_themes
 from browsing import PATIENCE, fits, served, tab_to, visitor
 from chats import SOURCES
@@ -16,8 +18,10 @@ from expound.reports.highlighted.highlight import highlight_explanation
 from expound.serve import Limits
 from expound.serve.explore.progress import StoppedError
 from expound.serve.explore.question import Question
+from expound.serve.explore.service import Explorer
 from expound.serve.explore.view import collect_row_values
 from sites import TOKEN
+from sites import site as make_site
 
 pytestmark = pytest.mark.browser
 SMALL = {"width": 360, "height": 740}
@@ -269,3 +273,37 @@ def test_an_answer_is_written_word_by_word_and_can_be_stopped(browser, monkeypat
         expect(page.locator("#cost")).to_contain_text("At most")
         assert stopped == [True]
         assert len(questions) == 1
+
+
+def test_an_image_before_the_question_is_uploaded_and_its_regions_are_pointed_at_and_removed(browser, tmp_path):
+    explorer = Explorer({"llava": expound.load(pictures.make_model("llava"), task="generation")})
+    pictures.make_picture((240, 240)).save(tmp_path / "picture.png")
+    with served(make_site(explorer=explorer)) as address, visitor(browser, address) as open_page:
+        page = open_page("/explore", admin=True, size={"width": 390, "height": 844})
+        image = page.get_by_label("Image before the question")
+        image.set_input_files(tmp_path / "picture.png")
+        page.get_by_role("button", name="Upload").click()
+        expect(page.get_by_alt_text("The image before the question")).to_be_visible()
+        page.get_by_label("Question", exact=True).fill("what color is the square ?")
+        page.locator("summary", has_text="An answer to explain").click()
+        page.get_by_label("Answer", exact=True).fill(" it is red")
+        page.get_by_label("Parts of the answer").select_option("words")
+        page.get_by_role("button", name="Explain").click()
+        wait_for_answer(page)
+        regions = page.locator(".regions path")
+        expect(regions).to_have_count(9)
+        read = "paths => paths.map((path) => path.getAttribute('class'))"
+        before = regions.evaluate_all(read)
+        page.locator("[data-row='2']").click()
+        assert regions.evaluate_all(read) != before
+        regions.nth(4).click()
+        expect(page.locator("#removed")).to_contain_text("without 1 part")
+        expect(page.locator(".words .gone")).to_have_text("r2c2")
+        assert fits(page)
+        assert not violations_in_both_themes(page)
+        page.screenshot(path=str(tmp_path / "page.png"), full_page=True)
+        page.get_by_role("button", name="Leave the image out").click()
+        expect(page.get_by_alt_text("The image before the question")).to_have_count(0)
+    # A key that was never given out reads nothing.
+    question = Question("llava", "what is it ?", picture="../picture.png", response="a")
+    assert "no longer stored" in explorer.explain(question, "occlusion").problem

@@ -31,6 +31,7 @@ from expound.models.outputs import require_finite_logits
 from expound.models.passes.hooks import skip_unread_positions
 from expound.models.windowed import WindowedModel
 from expound.reports.explanations import Explanation, Explanations
+from expound.reports.highlighted.regions import describe_image
 from expound.reports.progress import progress_bar
 from expound.reports.records import Target, Unit, find_target_spans
 
@@ -370,7 +371,21 @@ def _explain_spans(
     about = {"texts": alignment.texts, "truncated": alignment.truncated, "exchange": exchange, "index": index}
     scored = {"units": units.units, "scores": scores, "rest": rest, "bounds": bounds, "response_scores": own}
     described = tuple(model.describe_targets(batch, span, logits)[0] for span in targets)
+    if batch.images is not None:
+        metadata["images"] = _describe_images(batch)
     return _describe(method, described, unit=name, metadata=metadata, **about, **scored)
+
+
+def _describe_images(batch: Batch) -> list[Any]:
+    """Return the images of one prompt with their regions as JSON values, for drawings."""
+    (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
+    (images,), (regions,), described = batch.images or (), batch.regions or (), list[Any]()
+    segments = [segment for segment, kind in enumerate(exchange.kinds) if kind == "image"]
+    for number, (segment, image) in enumerate(zip(segments, images, strict=True)):
+        extents = [(word.start, word.end) for word in alignment.words if word.segment == segment]
+        masks = [region.mask for region in regions if region.image == number]
+        described.append(describe_image(image, segment, extents, masks))
+    return described
 
 
 def _describe(method: Explainer, targets: tuple[Target, ...], **fields: Any) -> Explanation:

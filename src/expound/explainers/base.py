@@ -34,6 +34,9 @@ OF_DECOMPOSITION = (*OF_ATTENTION, "decomposition")
 TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
 """Families of methods that score every token, those of a response too."""
 OTHERS = "use gradients (input_x_gradient, integrated_gradients) or removal (occlusion)"
+OF_IMAGES = ("attention", "gradients", "control")
+"""Families of methods, besides removal, whose scores of image tokens are summed by region."""
+OR_INSIDE = "gradients or attention (input_x_gradient, integrated_gradients, attention_rollout)"
 INSTEAD = {
     "answers": "load a causal language model, or a model of another task",
     "gradients": "use removal (occlusion?perturbation=remove)",
@@ -195,8 +198,11 @@ class Explainer(ABC):
         with model.evaluation_mode(), weights, torch.set_grad_enabled(keep_graph):
             resolved = [self._resolve_target(model, batch, target) for target in targets]
             explanations = self.compute(model.with_output(self.output), batch, resolved)
-        for explanation in explanations:
-            self._check_shape(explanation.scores, batch)
+            for explanation in explanations:
+                self._check_shape(explanation.scores, batch)
+            if batch.region_of is not None and self.card.family in ("attention", "gradients"):
+                summed = model.sum_by_region(batch, torch.stack([explanation.scores for explanation in explanations]))
+                explanations = [replace(each, scores=own) for each, own in zip(explanations, summed, strict=True)]
         if keep_graph:
             return explanations
         return [replace(explanation, scores=explanation.scores.detach()) for explanation in explanations]
@@ -347,8 +353,8 @@ def describe_explainer(explainer: Explainer) -> dict[str, Any]:
 def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) -> None:
     """Raise ExpoundError if the model breaks one of the method's assumptions."""
     require_removal(method, model)
-    if batch.images is not None and not is_removal_method(type(method)) and method.card.family != "control":
-        raise ExpoundError(f"{method.name} is refused for prompts with images: {REMOVAL_ONLY}")
+    if batch.images is not None and not is_removal_method(type(method)) and method.card.family not in OF_IMAGES:
+        raise ExpoundError(f"{method.name} is refused for prompts with images: {REMOVAL_ONLY}, or {OR_INSIDE}")
     # Checked now, because later passes run inside hooks of the method, which would see the passes of the check.
     probe = Probe(model, batch)
     find_failure(model, "padding", probe)

@@ -104,7 +104,8 @@ def plan_work(
         target = "response"
     rows = len(find_target_spans(exchange, target))
     units = len(list_units(batch, unit).units)
-    by_units = not attribute_target and is_forward_cheaper(method, rows, units)
+    is_simple = batch.region_of is None and not attribute_target
+    by_units = is_simple and is_forward_cheaper(method, rows, units)
     targets_per_pass = count_targets_per_pass(batch.length)
     # Methods that remove input have a cost per unit, others per token.
     length = units if is_removal_method(type(method)) else int(batch.content.sum())

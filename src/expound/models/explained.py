@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
@@ -125,12 +126,12 @@ class ExplainedModel(HuggingFaceModel):
             if self.is_decoder and not self.task.is_read_at_positions:
                 arguments["input_ids"] = scope.enter_context(mark_last_token(self.model, self.embedding, batch))
             if embeddings is not None:
-                scope.enter_context(replace_embeddings(self.embedding, embeddings))
+                scope.enter_context(self.replace_embeddings(batch, embeddings))
             if torch.is_grad_enabled() and is_checkpointed(self.model):
                 scope.enter_context(enable_checkpointing(self.model, capture))
             record = None
             if capture.needs_own_attention:
-                record = scope.enter_context(record_attention(self.model, capture))
+                record = scope.enter_context(record_attention(self.get_attending_part(batch), capture))
             try:
                 output = name_outputs(self.model(**arguments), is_span=self.task.reads_context)
             except PassEnded:
@@ -144,6 +145,14 @@ class ExplainedModel(HuggingFaceModel):
             if recorded["hidden_states"] is None:
                 raise ExpoundError(f"{type(self.model).__name__} does not return its hidden states")
         return self.read_outputs(output, batch, capture, embeddings, recorded)
+
+    def replace_embeddings(self, batch: Batch, embeddings: Tensor) -> AbstractContextManager[None]:
+        """Return a context in which the model reads these input embeddings [B, L, d]."""
+        return replace_embeddings(self.embedding, embeddings)
+
+    def get_attending_part(self, batch: Batch) -> PreTrainedModel:
+        """Return the part of the model whose attention is among the positions of the batch."""
+        return self.model
 
     def compute_own_answer(self, batch: Batch) -> Tensor:
         """Return the logits [1, C] that the Hugging Face model alone gives to one example without padding."""
@@ -241,6 +250,10 @@ class ExplainedModel(HuggingFaceModel):
                 yield
             finally:
                 self.perturbation_cache = before
+
+    def sum_by_region(self, batch: Batch, scores: Tensor) -> Tensor:
+        """Return scores [..., B, L] with those of image tokens summed by region; the same where nothing is an image."""
+        return scores
 
     def scatter_attention(self, batch: Batch, maps: Sequence[Tensor]) -> Sequence[Tensor]:
         """Scatter maps shaped like the last `Outputs.blocks` to maps among all positions, [B, L, L] or [B, H, L, L]."""

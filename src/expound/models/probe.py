@@ -38,6 +38,11 @@ class Probe:
     model: Any
     batch: Batch
 
+    @property
+    def kind(self) -> str:
+        """What facts are named by: prompts with images take another way through the model than texts."""
+        return "" if self.batch.images is None else " of images"
+
     @cached_property
     def alone(self) -> Batch:
         """The example, see `take_example`."""
@@ -176,7 +181,7 @@ def find_failure(model: Any, assumption: str, probe: Probe) -> str:
             advice = "take another method, or leave the checks out (check=False)"
             raise describe_failure(model, f"in the check of its {assumption}", error, advice) from error
 
-    reason: str = remember(model, assumption, measure)
+    reason: str = remember(model, assumption + probe.kind, measure)
     return reason
 
 

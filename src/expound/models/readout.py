@@ -24,7 +24,7 @@ def find_readout(model: Any, batch: Batch) -> Readout | None:
 
 def take_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
     """Return why gradients cannot be taken, or an empty string, and which positions the head reads."""
-    found: tuple[str, Readout | None] = remember(model, "slopes", lambda: _measure_slopes(model, probe))
+    found: tuple[str, Readout | None] = remember(model, "slopes" + probe.kind, lambda: _measure_slopes(model, probe))
     return found
 
 

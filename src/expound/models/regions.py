@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from expound.errors import ExpoundError
 Mask = NDArray[np.bool_]
 BLUR = 0.125
 """The radius of the blur, as a share of the longer side."""
+SUPERPIXELS, MOST_SUPERPIXELS, MOST_DIGITS = 20, 1000, 6
+"""Superpixels by default and at most, and the digits of a number that is read."""
 MOST_LINES = 50
 """Most rows and columns of a grid: each region has a mask of the image's size."""
 
@@ -30,12 +33,16 @@ class Region(NamedTuple):
 def cut_regions(image: Image.Image, regions: Any) -> dict[str, Mask]:
     """Return the masks of an image's regions by name: `r1c2` of a grid (rows, columns), `whole`, `region1`, ….
 
+    `superpixels:N` are about N regions of even color (SLIC, Achanta et al. 2012), 20 without a number.
+
     Raises:
         ExpoundError: no regions, an empty one, or one of another size than the image.
     """
     width, height = image.size
     if isinstance(regions, str) and regions == "whole":
         return {"whole": np.ones((height, width), bool)}
+    if isinstance(regions, str) and regions.partition(":")[0] == "superpixels":
+        return _cut_superpixels(image, regions.partition(":")[2])
     if isinstance(regions, tuple | list) and len(regions) == 2 and all(isinstance(size, int) for size in regions):
         rows, columns = regions
         if not (1 <= rows <= min(MOST_LINES, height) and 1 <= columns <= min(MOST_LINES, width)):
@@ -51,8 +58,25 @@ def cut_regions(image: Image.Image, regions: Any) -> dict[str, Mask]:
             masks[f"r{row + 1}c{column + 1}"] = mask
         return masks
     if isinstance(regions, str) or not isinstance(regions, Sequence) or not len(regions):
-        raise ExpoundError(f"image_regions: a grid (rows, columns), 'whole', or boxes or masks, not {regions!r:.60}")
+        raise ExpoundError(
+            "image_regions: a grid (rows, columns), 'whole', 'superpixels', 'superpixels:N', or boxes or masks, not "
+            f"{regions!r:.60}"
+        )
     return {f"region{number}": _read_mask(region, width, height) for number, region in enumerate(regions, 1)}
+
+
+def _cut_superpixels(image: Image.Image, number: str) -> dict[str, Mask]:
+    count = int(number) if number.isdecimal() and len(number) < MOST_DIGITS else 0 if number else SUPERPIXELS
+    if not 1 <= count <= MOST_SUPERPIXELS:
+        raise ExpoundError(
+            f"image_regions: superpixels are 1 to {MOST_SUPERPIXELS}, as 'superpixels:30', not {number!r:.20}"
+        )
+    try:
+        slic = import_module("skimage.segmentation").slic
+    except ImportError as error:
+        raise ExpoundError("superpixels need the extra superpixels: pip install 'expound[superpixels]'") from error
+    labels = slic(np.asarray(image), n_segments=count, start_label=0, channel_axis=-1)
+    return {f"region{label + 1}": labels == label for label in range(int(labels.max()) + 1)}
 
 
 def _read_mask(region: Any, width: int, height: int) -> Mask:

@@ -24,8 +24,8 @@ from expound.models.generation.prompt import name_sources
 from expound.reports.explanations import Explanation, Explanations
 from expound.reports.figures.curves import Curve
 from expound.reports.figures.figure import plot_curves
-from expound.reports.highlighted.picture import encode_data_url
 from expound.reports.highlighted.pieces import Spans
+from expound.reports.highlighted.regions import encode_data_url
 from expound.reports.pages.html import ExampleView, render_leaderboard_html, render_report
 from expound.reports.tables.board_table import (
     make_board_table,

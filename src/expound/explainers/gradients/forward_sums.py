@@ -66,7 +66,8 @@ def explain_parts(
     Each sum is at the first position of its part. Content of no part, −1, is one more part.
     """
     count = int(parts.max()) + 1
-    if not is_forward_cheaper(method, len(targets), count):
+    # The image tokens of a unit are not those that its score is summed from.
+    if batch.region_of is not None or not is_forward_cheaper(method, len(targets), count):
         return None
     number = torch.where((parts < 0) & batch.content[0], count, parts)
     inside = number == torch.arange(int(number.max()) + 1, device=batch.device)[:, None]

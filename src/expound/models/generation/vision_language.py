@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
@@ -21,10 +22,13 @@ from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch
 from expound.models.encoding.template import Template
 from expound.models.generation import examples as generation_examples
+from expound.models.generation.image_tokens import measure_shares, read_embeddings, replace_decoder_input
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.prompt import PLACEHOLDER, Prompt, number_duplicates
+from expound.models.hugging_face import Baselines
 from expound.models.outputs import Capture, Outputs
-from expound.models.regions import FILLS, Region, cut_regions
+from expound.models.regions import FILLS, Region, cut_regions, fill_regions
+from expound.models.state import with_lock
 from expound.reports.records import Exchange
 
 GRID = (3, 3)
@@ -100,16 +104,79 @@ class VisionLanguageModel(GeneratingModel):
         """Run a pass for each row with images, without padding.
 
         Raises:
-            ExpoundError: something else than answers is asked for.
+            ExpoundError: something else than answers is asked for, of several rows.
         """
         if batch.images is None:
             return super().run_pass(batch, embeddings, capture)
-        if embeddings is not None or capture != Capture():
-            raise ExpoundError("prompts with images are explained by methods that remove input, by 'remove'")
+        if len(batch) == 1 and batch.attended.all():
+            return super().run_pass(batch, embeddings, capture)
+        if replace(capture, differentiable_twice=False) != Capture():
+            raise ExpoundError("what happens inside layers is explained for one prompt with images: batch_size=1")
+        logits = []
+        for row in range(len(batch)):
+            alone, columns = batch.select([row]).trim_padding()
+            given = None if embeddings is None else embeddings[row : row + 1, columns]
+            logits.append(super().run_pass(alone, given, capture).logits[0])
+        return Outputs(pad_sequence(logits, batch_first=True), embeddings)
+
+    @with_lock
+    def embed(self, batch: Batch) -> Tensor:
+        """Return what the language model reads [B, L, d]: for image tokens, what the vision encoder made of them."""
+        if batch.images is None:
+            return super().embed(batch)
         rows = []
         for row in range(len(batch)):
-            rows.append(super().run_pass(batch.select([row]).trim_padding()[0], None, capture).logits[0])
-        return Outputs(pad_sequence(rows, batch_first=True))
+            alone, columns = batch.select([row]).trim_padding()
+            read = read_embeddings(self, alone)[0]
+            rows.append(nn.functional.pad(read, (0, 0, columns.start, batch.length - columns.stop)))
+        return torch.stack(rows)
+
+    def embed_reference(self, batch: Batch, kind: Baselines = "mask") -> Tensor:
+        """Return embeddings [B, L, d] of an uninformative prompt; `mask` and `pad` also fill all regions of its images.
+
+        Raises:
+            ExpoundError: token ids for a prompt with images.
+        """
+        if batch.images is None or kind == "zero":
+            return super().embed_reference(batch, kind)
+        if not isinstance(kind, str):
+            raise ExpoundError("prompts with images take the baselines mask, pad and zero, not token ids")
+        assert batch.regions is not None
+        assert batch.region_of is not None
+        filled = []
+        for images, regions in zip(batch.images, batch.regions, strict=True):
+            filled.append(tuple(fill_regions(image, number, regions) for number, image in enumerate(images)))
+        blank = self.embed(replace(batch, images=tuple(filled)))
+        return torch.where((batch.region_of >= 0)[..., None], blank, super().embed_reference(batch, kind))
+
+    def replace_embeddings(self, batch: Batch, embeddings: Tensor) -> AbstractContextManager[None]:
+        """Return a context in which the language model reads these embeddings [B, L, d]."""
+        if batch.images is None:
+            return super().replace_embeddings(batch, embeddings)
+        return replace_decoder_input(self.model.get_decoder(), embeddings)
+
+    def get_attending_part(self, batch: Batch) -> PreTrainedModel:
+        """Return the language model for prompts with images: attention of the vision encoder is among patches."""
+        decoder: PreTrainedModel = self.model if batch.images is None else self.model.get_decoder()
+        return decoder
+
+    def sum_by_region(self, batch: Batch, scores: Tensor) -> Tensor:
+        """Return scores [..., B, L] whose image tokens share the sum of their region's, see `measure_shares`."""
+        if batch.region_of is None:
+            return scores
+        summed = scores.clone()
+        for row in range(len(batch)):
+            alone, columns = batch.select([row]).trim_padding()
+            assert alone.region_of is not None
+            assert alone.regions is not None
+            shares = measure_shares(self, alone).to(scores.dtype)
+            own, count = alone.region_of[0], len(alone.regions[0])
+            is_image, sizes = own >= 0, torch.bincount(own[own >= 0], minlength=count)
+            by_region = scores[..., row, columns] @ shares / sizes
+            summed[..., row, columns] = torch.where(
+                is_image, by_region[..., own.clamp(min=0)], summed[..., row, columns]
+            )
+        return summed
 
     def process_images(self, ids: Tensor, images: Sequence[Image.Image]) -> dict[str, Any]:
         """Return the inputs of the model's forward for the images in a row of token ids [1, L]."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from expound.reports.highlighted import colors
 from expound.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_response, cut_texts, scores_to_levels
+from expound.reports.highlighted.regions import DrawnImage, place_regions
 from expound.reports.margins import describe_margins
 from expound.reports.table import Table, format_latex_table
 from expound.reports.text import escape_latex, shorten
@@ -39,6 +40,7 @@ class HighlightedExplanation(NamedTuple):
     levels: list[list[int]]
     best: list[str]
     own: list[list[int]]
+    images: list[DrawnImage]
 
 
 @cache
@@ -82,7 +84,7 @@ def highlight_explanation(item: Explanation, rationale: Sequence[Spans | None] =
     levels = scores_to_levels(np.concatenate([scores, _sum_response_scores(item)], axis=1))
     units = [row[: len(item.units)] for row in levels]
     own = [] if item.response_scores is None else [row[len(item.units) :] for row in levels]
-    return HighlightedExplanation(item, sides, patches, response, units, best, own)
+    return HighlightedExplanation(item, sides, patches, response, units, best, own, place_regions(item, units[0]))
 
 
 def _sum_response_scores(item: Explanation) -> NDArray[np.float32]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import cache
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import category
 
 from matplotlib import font_manager
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 
 WIDTH, MARGIN, LINE, CELL = 1200, 40, 40, 22
 SIZE, SMALL = 22, 17
-SHOWN = 224
-"""Pixels of an image's longer side on a page."""
 HIGHEST = 16_000
 """Pixels at which a picture is cut off, since a million words would need gigabytes."""
 
@@ -37,14 +33,6 @@ class Box(NamedTuple):
     height: float
     text: str
     ground: str | None
-
-
-def encode_data_url(image: Any) -> str:
-    """Return a data URL with the image as a PNG, scaled down to SHOWN pixels."""
-    shown = image.convert("RGB")
-    shown.thumbnail((SHOWN, SHOWN))
-    shown.save(buffer := BytesIO(), format="PNG")
-    return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
 
 
 def draw_picture(items: Sequence[Explanation], width: int = WIDTH) -> Image.Image:

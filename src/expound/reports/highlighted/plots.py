@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from expound.errors import ExpoundError, check_choice
-from expound.reports.highlighted.colors import LIGHT
+from expound.reports.highlighted.colors import LEVELS, LIGHT, level_to_color
+from expound.reports.highlighted.pieces import scores_to_levels
+from expound.reports.highlighted.regions import DrawnImage, decode_data_url, place_regions
 from expound.reports.text import shorten
 
 if TYPE_CHECKING:
@@ -27,10 +30,26 @@ def plot_explanation(item: Explanation, kind: str | None = None) -> Figure:
     size = (min(24.0, 2 + 0.5 * len(item.units)), 1.5 + 0.4 * len(item.targets))
     if kind != "heatmap":
         size = (7.0, 1.2 + 0.3 * min(len(item.units), MOST + 1))
-    figure = Figure(figsize=size, layout="constrained")
+    images = place_regions(item, scores_to_levels(item.scores.sum(0, keepdims=True))[0])
+    figure = Figure(figsize=(size[0] + 3 * len(images), max(size[1], 3.0 if images else 0.0)), layout="constrained")
+    widths = [*[3.0] * len(images), size[0]]
+    *pictures, axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    for picture, image in zip(pictures, images, strict=True):
+        _draw_image(picture, image, item)
     draw = {"bars": _draw_bars, "waterfall": _draw_waterfall, "heatmap": _draw_heatmap}[kind]
-    draw(figure.add_subplot(), item)
+    draw(axes, item)
     return figure
+
+
+def _draw_image(axes: Axes, image: DrawnImage, item: Explanation) -> None:
+    """Draw an image under its regions, whose color is stronger the stronger their score is."""
+    axes.imshow(decode_data_url(image.url), extent=(0, image.width, image.height, 0))
+    for region in image.regions:
+        color = level_to_color(LIGHT, LEVELS if region.level > 0 else -LEVELS, signed=item.signed)
+        strength = 0.75 * abs(region.level) / LEVELS if color else 0.0
+        for x, y, width, height in region.rectangles:
+            axes.add_patch(Rectangle((x, y), width, height, color=color, alpha=strength, linewidth=0))
+    axes.set_axis_off()
 
 
 def _draw_bars(axes: Axes, item: Explanation) -> None:

@@ -7,7 +7,8 @@ for (const box of document.querySelectorAll(".expound .lit:not([data-ready])")) 
   let pinned = 0;
   const show = (row) => {
     for (const piece of box.querySelectorAll("[data-unit]")) {
-      piece.className = shade(levels[row][piece.dataset.unit]);
+      // The regions of an image are SVG paths, whose className is read-only.
+      piece.setAttribute("class", shade(levels[row][piece.dataset.unit]));
     }
     for (const each of rows) {
       each.setAttribute("aria-pressed", Number(each.dataset.row) === row);

@@ -30,7 +30,7 @@ class Question:
         model: Name of a model of the server.
         text: The text, the first text of a pair, the user's message, or a conversation as a JSON list of messages.
         pair: The second text, if any.
-        picture: Key of a picture, for image models.
+        picture: Key of a picture, for image models and prompts with an image.
         target: What is explained: a label, a tagged stretch "start-end", or "predicted".
         unit: The unit that is scored and removed; empty: words of a text, see `Explorer.resolve_unit` for a prompt.
         method: Names of methods of the server.

@@ -22,7 +22,7 @@ from expound.serve import authentication
 from expound.serve.explore.question import MAX_TOKENS, PROMPT_UNITS, ROWS, UNITS, Question, read_question
 from expound.serve.explore.service import CACHE_SIZE, Explorer, MethodResult
 from expound.serve.explore.stream import SendEvent, stream_events, throttle_progress
-from expound.serve.explore.tasks import OutputScore, list_targets, make_train_command
+from expound.serve.explore.tasks import OutputScore, list_targets, make_train_command, takes_images
 from expound.serve.explore.view import arrange_bars, collect_row_values, cut_prompt, list_cited_parts
 from expound.serve.heatmaps import has_coefficients, make_coefficient_heatmaps
 from expound.serve.pages import make_download, render_fragment, render_page
@@ -85,6 +85,7 @@ def _render_page(
         problems=problems,
         is_prompt=is_prompt,
         is_image=model.modality == "image",
+        takes_images=takes_images(model),
         has_chat_template=has_chat_template,
         has_examples=bool(explorer.find_examples(question.model)),
         methods=explorer.list_methods(question.model),
@@ -175,9 +176,13 @@ async def predict_without_units(request: Request, form: authentication.CheckedFo
 
 @router.post("/picture")
 def upload_picture(request: Request, form: authentication.CheckedForm, file: authentication.Upload) -> Response:
-    """Store an uploaded picture and redirect to its page."""
+    """Store an uploaded picture, and redirect to its page, or show it in the form of a prompt."""
     explorer, question = _read_request(request, form)
-    return RedirectResponse(f"/explore?{replace(question, picture=explorer.add_picture(file)).query}#answer", 303)
+    question = replace(question, picture=explorer.add_picture(file))
+    # A prompt is not asked before it is complete: its form is shown again.
+    if explorer.is_prompt(question):
+        return _render_page(request, explorer, question)
+    return RedirectResponse(f"/explore?{question.query}#answer", 303)
 
 
 @router.get("/explore/picture/{key}")

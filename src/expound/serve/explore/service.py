@@ -166,7 +166,7 @@ class Explorer:
     def make_example(self, question: Question) -> Any:
         """Return the question's text, pair of texts, image or prompt, as `attribute` takes it."""
         model, picture = self.models[question.model], None
-        if model.modality == "image":
+        if question.picture and (model.modality == "image" or tasks.takes_images(model)):
             picture = Image.open(BytesIO(self.read_picture(question.picture)))
         return tasks.make_example(model, question, picture)
 

@@ -19,6 +19,7 @@ from expound.errors import ExpoundError
 from expound.explainers import number_units
 from expound.models import Batch, ExplainedModel
 from expound.models.generation.examples import prompt_to_row
+from expound.models.generation.vision_language import VisionLanguageModel
 from expound.reports.highlighted.pieces import Piece, cut_response
 from expound.reports.records import Exchange, Extent, find_target_spans
 from expound.serve.explore.question import PREDICTED, Question
@@ -56,10 +57,10 @@ def make_example(model: ExplainedModel, question: Question, picture: Image.Image
     Raises:
         ExpoundError: the model gives no word of the text a tag, or not the stretch that the question asks for.
     """
+    if is_generating(model):
+        return _make_prompt(model, question, picture)
     if picture is not None:
         return picture
-    if is_generating(model):
-        return _make_prompt(model, question)
     if model.task.tags_spans:
         return _find_tagged_row(model, question)
     if question.pair.strip():
@@ -67,8 +68,13 @@ def make_example(model: ExplainedModel, question: Question, picture: Image.Image
     return question.text
 
 
-def _make_prompt(model: Any, question: Question) -> dict[str, Any]:
-    """Return messages for models with a chat template, else a prompt, with the documents.
+def takes_images(model: ExplainedModel) -> bool:
+    """Return whether a picture can be a part of the model's prompts."""
+    return isinstance(model, VisionLanguageModel)
+
+
+def _make_prompt(model: Any, question: Question, picture: Image.Image | None) -> dict[str, Any]:
+    """Return messages for models with a chat template, else a prompt, with the documents, and a picture before all.
 
     Documents replace {sources} or {NAME} in the question. If it has neither and does not quote a document, they are
     left to a chat template that takes documents, else put before the question.
@@ -90,8 +96,10 @@ def _make_prompt(model: Any, question: Question) -> dict[str, Any]:
         text = f"{{sources}}\n\n{text}"
     messages[asked]["content"] = text
     example: dict[str, Any] = {"sources": [{"name": name, "text": content} for name, content in question.sources]}
-    if template:
+    if template or picture is not None:
         system = [{"role": "system", "content": question.system}] if question.system.strip() else []
+        if picture is not None:
+            messages[asked]["content"] = [{"type": "image", "image": picture}, {"type": "text", "text": text}]
         example["messages"] = [*system, *messages]
     else:
         example["prompt"] = text
@@ -239,6 +247,9 @@ def _prompt_to_question(model: str, row: Mapping[str, Any]) -> Question | None:
     *system, last = messages = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
     is_chat = any(message.get("role") != "system" for message in system)
     # The form has one field for instructions and one for the question.
+    # Parts of messages may be images.
+    if any(isinstance(message.get("content"), list) for message in messages):
+        return None
     if is_chat or len(system) > 1 or last.get("role") != "user":
         system, last = [], {"content": json.dumps(messages, ensure_ascii=False, indent=1)}
     if last["content"] is None:
@@ -251,7 +262,7 @@ def _prompt_to_question(model: str, row: Mapping[str, Any]) -> Question | None:
     answer = example.get("response")
     return Question(
         model,
-        text=str(last["content"]),
+        text=last["content"],
         sources=documents,
         system=str(system[0]["content"]) if system else "",
         response=answer if isinstance(answer, str) else "",

@@ -207,7 +207,8 @@ function showRow(row, cards = all("[data-rows]")) {
     const { levels, scores, sums, best } = card.rows;
     for (const unit of units(card)) {
       const level = levels[row][unit.dataset.unit], score = scores[row][unit.dataset.unit];
-      unit.className = level ? (level < 0 ? "n" : card.dataset.shade) + Math.abs(level) : "";
+      // The regions of an image are SVG paths, whose className is read-only.
+      unit.setAttribute("class", level ? (level < 0 ? "n" : card.dataset.shade) + Math.abs(level) : "");
       [unit.dataset.score, unit.title] = [score, signed(score)];
     }
     for (const section of all("[data-section]", card)) section.querySelector("[data-sum]").textContent = signed(sums[row][section.dataset.section]);
@@ -316,7 +317,7 @@ function press(part) {
 
 function point(part) {
   if (part.dataset.row) return;
-  const text = part.textContent || part.title;
+  const text = part.closest("svg") ? part.getAttribute("aria-label") : part.textContent || part.title;
   document.getElementById("pointed").textContent = `${text.trim()}: ${Number(part.dataset.score).toPrecision(3)}`;
 }
 
