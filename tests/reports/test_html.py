@@ -13,7 +13,7 @@ from PIL import Image
 from expound.data.cards import MetricCard
 from expound.reports.explanations import Explanations
 from expound.reports.figures.curves import Curve, choose_ticks, make_charts
-from expound.reports.highlighted.picture import encode_data_url
+from expound.reports.highlighted.regions import encode_data_url
 from expound.reports.pages import html
 from expound.reports.pages.html import ExampleView, render_report
 from expound.reports.tables.leaderboard import make_leaderboard
