@@ -170,7 +170,7 @@ def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_pa
         with pytest.raises(ExpoundError, match=message) as caught:
             expound.attribute(llava, [row], unit="word")
         assert "\n" not in str(caught.value)
-    for method in ("decompx", "alti", "decompx_linear"):
+    for method in ("decompx", "attn_lrp", "cp_lrp", "gim", "decompx_linear"):
         with pytest.raises(ExpoundError, match=f"{method} is refused for prompts with images"):
             expound.attribute(llava, [chat(image)], method, unit="word")
     with pytest.raises(ExpoundError, match="images by path"):

@@ -285,7 +285,7 @@ def test_an_image_before_the_question_is_uploaded_and_its_regions_are_pointed_at
         page.get_by_role("button", name="Upload").click()
         expect(page.get_by_alt_text("The image before the question")).to_be_visible()
         page.get_by_label("Question", exact=True).fill("what color is the square ?")
-        page.locator("summary", has_text="An answer to explain").click()
+        page.locator("summary", has_text="An answer to cite").click()
         page.get_by_label("Answer", exact=True).fill(" it is red")
         page.get_by_label("Parts of the answer").select_option("words")
         page.get_by_role("button", name="Explain").click()

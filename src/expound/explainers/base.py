@@ -353,7 +353,9 @@ def describe_explainer(explainer: Explainer) -> dict[str, Any]:
 def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) -> None:
     """Raise ExpoundError if the model breaks one of the method's assumptions."""
     require_removal(method, model)
-    if batch.images is not None and not is_removal_method(type(method)) and method.card.family not in OF_IMAGES:
+    # Rules follow what depends on words, and embeddings of images come later.
+    reads_images = method.card.family in OF_IMAGES and not {"linear_rules", "shared_rules"}.intersection(method.assumes)
+    if batch.images is not None and not is_removal_method(type(method)) and not reads_images:
         raise ExpoundError(f"{method.name} is refused for prompts with images: {REMOVAL_ONLY}, or {OR_INSIDE}")
     # Checked now, because later passes run inside hooks of the method, which would see the passes of the check.
     probe = Probe(model, batch)

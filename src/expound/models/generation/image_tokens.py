@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch
-from expound.models.layers.origins import mark_input
 from expound.models.outputs import Capture
 from expound.models.passes.capture import PassEnded, record_attention
 from expound.models.probe import TOLERANCE, remember
@@ -40,7 +39,7 @@ def replace_decoder_input(decoder: nn.Module, embeddings: Tensor) -> Iterator[No
         given = embeddings.to(kwargs["inputs_embeds"].dtype)
         # A model may multiply its embeddings in place, which autograd forbids for a leaf.
         given = given.clone() if given.requires_grad and embeddings.is_leaf else given
-        return args, kwargs | {"inputs_embeds": mark_input(given)}
+        return args, kwargs | {"inputs_embeds": given}
 
     with decoder.register_forward_pre_hook(replace_input, with_kwargs=True):
         yield
