@@ -18,7 +18,7 @@ from corpora import study
 from expound.data.readers import generated
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
 
-LARGEST = 160
+LARGEST = 96
 """Generated corpora are cut to this size: pages train on 2,000 rows."""
 
 
