@@ -32,6 +32,7 @@ OURS = {
     "ivra-longer-entailment",
     "ivra-longer-questions",
     "ivra-losses",
+    "ivra-multiplier",
     "ivra-sim-headroom",
     "ivra-simulatability",
     "language-models",
