@@ -221,7 +221,8 @@ def ivra(
 
     Any criteria are added to the cross-entropy: comprehensiveness and sufficiency mask the top of the explanation,
     consistency compares the explanations of a batch, simulatability teaches a student. They keep a model that is not
-    fine-tuned from learning the task. The epoch that is best on dev by the criteria's own metrics is kept. The
+    fine-tuned from learning the task. Mostly the model improves: trained for comprehensiveness with the defaults,
+    equal coefficients explain it almost as well. The epoch that is best on dev by the criteria's metrics is kept. The
     coefficients are saved in the folder of the model: --methods interpretable_attention:runs/ivra. Decoders of billions
     of weights need --lora-rank; the student of simulatability then has adapters, too.
 
