@@ -187,8 +187,8 @@ def ivra(
     ] = 1.0,
     perturbation: Annotated[
         Replacement,
-        "What replaces the words that a criterion takes away in training; with a mixture, no single sign tells the"
-        " model that words are missing.",
+        "What replaces the words that a criterion takes away in training. Models learn to react to [MASK] itself, half"
+        " as strongly with a mixture, which also gains less.",
     ] = "mask",
     student: Annotated[
         str | None,
