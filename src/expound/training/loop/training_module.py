@@ -252,7 +252,7 @@ class TrainingModule(nn.Module):
     def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
         """Save the Hugging Face model and its processor, and beside it the modules that objectives learned.
 
-        `state_dict`: the weights of the whole module, if they were gathered from several processes.
+        `state_dict`: the weights of the whole module in their shapes, if they were gathered from several processes.
         """
         model, prefix = self.explained.model, "explained.model."
         if state_dict is not None:
