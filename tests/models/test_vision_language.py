@@ -131,6 +131,11 @@ def test_a_folder_and_a_path_are_loaded_and_the_answer_is_the_models_own(llava, 
     found = expound.attribute(loaded, [chat(str(tmp_path / "picture.png"))], unit="word")[0]
     assert found.method == "occlusion"
     assert len(found.unit_texts) == 9 + 6
+    rows = [chat(str(tmp_path / "picture.png"), image_regions=(2, 2))] * 2
+    compared = expound.compare(loaded, rows, ["attention_last", "random"], unit="word", show_progress=False)
+    found = [item for item in compared.attributions if item.method == "attention_last"]
+    assert len(found) == 2
+    assert np.array_equal(found[0].scores, found[1].scores)
     disk = np.hypot(*(np.mgrid[:48, :60] - 24)) < 12
     drawn = expound.attribute(
         loaded, [chat(pictures.make_picture(), image_regions=[disk, (40, 0, 60, 48)])], unit="word"

@@ -207,7 +207,9 @@ def _warn_of_non_finite(attributions: Explanations, count: int) -> None:
 def _make_chunks(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:
     """Yield the indices of examples that are judged together: of similar length, at most `batch_size`."""
     # A batch is the part that is lost when the process is killed, so it is smaller than memory would allow.
-    size = batch_size or EXAMPLES_PER_PART
+    # What happens inside layers is captured for one prompt with images at a time.
+    has_images = any(source is not None for row in rows for source in _list_image_sources(row))
+    size = 1 if has_images else batch_size or EXAMPLES_PER_PART
     for indices in make_batches(model, rows):
         for start in range(0, len(indices), size):
             yield indices[start : start + size]
