@@ -98,7 +98,7 @@ def test_many_people_at_once_lose_nothing_and_double_nothing(study, server):
 
 def test_a_server_that_is_killed_again_and_again_loses_no_answer_it_acknowledged(study, server):
     storage, tokens = study
-    clients, finished = [join_study(server, tokens[name]) for name in PEOPLE[: 24 if LONG else 6]], Event()
+    clients, finished = [join_study(server, tokens[name]) for name in PEOPLE[: 16 if LONG else 6]], Event()
     acknowledged = []
 
     def annotate(person):
