@@ -76,7 +76,7 @@ serve-docs: docs
 	$(BIN)/mkdocs serve
 
 bench: $(READY)
-	for name in commands faithfulness comparing attribution decomposition architectures generation training serving scaffolding_cost; do \
+	for name in commands faithfulness comparing attribution decomposition architectures images generation training serving scaffolding_cost; do \
 		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --output benchmarks/results/$$name.json || exit 1; \
 	done
 
