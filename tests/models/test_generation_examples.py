@@ -228,7 +228,7 @@ def test_too_long_a_prompt_is_cut_where_it_is_longest(caplog):
     assert "the prompt of example 0 is cut to 259 tokens: 'long' to" in caplog.text
     assert batch.alignments[0].truncated
     assert batch.exchanges[0].prompt.endswith("\n\nthe river why ?")
-    with pytest.raises(ExpoundError, match="the prompt without the text has"):
+    with pytest.raises(ExpoundError, match="the prompt without its longest text has"):
         model.with_max_length(40).encode([CHAT])
 
 

@@ -15,6 +15,7 @@ from expound.errors import ExpoundError
 from expound.models.batch import Batch, find_last_tokens
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import get_layers, get_module
+from expound.models.layers.origins import mark_input
 from expound.models.passes.find_record import find_record
 from expound.models.probe import MODEL_ERRORS, is_exact, remember
 
@@ -43,14 +44,13 @@ def replace_embeddings(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
         own, length = output.shape[1], embeddings.shape[1]
         # BigBird pads ids to full blocks.
         if own > length:
-            return torch.cat([embeddings.to(output.dtype), output[:, length:]], 1)
+            return mark_input(torch.cat([embeddings.to(output.dtype), output[:, length:]], 1))
         # An image's patch layer does not return the class token, which stands before the patches.
         given = embeddings[:, length - own :].to(output.dtype)
         # A model may multiply its embeddings in place, which autograd forbids for a leaf.
-        return given.clone() if given.requires_grad and embeddings.is_leaf else given
+        return mark_input(given.clone() if given.requires_grad and embeddings.is_leaf else given)
 
-    # First, so that other hooks see what the model reads: rules mark the layer's output.
-    with layer.register_forward_hook(replace_output, prepend=True):
+    with layer.register_forward_hook(replace_output):
         yield
     if not is_replaced:
         raise ExpoundError("the model did not read the input embeddings given to it: it looks words up somewhere else")
