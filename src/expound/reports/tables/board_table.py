@@ -128,7 +128,7 @@ def make_difference_table(changes: pd.DataFrame, titles: Mapping[str, str] | Non
         cells.append(Cell(f"{row['low']:+.3f}…{row['high']:+.3f}", value=row["low"]))
         cells.append(Cell(ABSENT if math.isnan(row["p"]) else f"{row['p']:.2g}", value=row["p"]))
         rows.append(cells)
-    head = ("method", "metric", "before", "after", "difference", "95 % interval", "p, Holm")
+    head = ("method", "metric", "before", "after", "difference", "95 % interval", "p")
     return Table(head, rows, texts=2, keys=changes["method"].tolist(), meanings=("significant differences", "", ""))
 
 
