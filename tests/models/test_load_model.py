@@ -1,5 +1,6 @@
 """expound.load() with saved folders of every head, with models, and with damaged folders."""
 
+import importlib
 import json
 
 import huggingface_hub
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import expound
 import families
 from expound import Batch, ExplainedModel, ExpoundError
+from expound.cli import main
 from small import PAIRS, uneven
 
 
@@ -236,3 +238,55 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch, caplog):
         expound.load("my-model", task="generation")
     assert "Retrying" not in caplog.text
     assert huggingface_hub.constants.HF_HUB_OFFLINE is False
+
+
+OWN_CLASS = """
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel, BertPreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+class Averaging(BertPreTrainedModel):
+    config_class = BertConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.bert, self.head = BertModel(config, add_pooling_layer=False), nn.Linear(config.hidden_size, 3)
+        self.post_init()
+
+    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, **kwargs):
+        states = self.bert(input_ids, attention_mask, inputs_embeds=inputs_embeds).last_hidden_state
+        real = attention_mask[..., None].to(states)
+        return SequenceClassifierOutput(logits=self.head((states * real).sum(1) / real.sum(1)))
+"""
+
+
+def test_a_class_of_ones_own_is_known_by_the_code_saved_with_it_or_by_its_task(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_class.py").write_text(OWN_CLASS)
+    own_class = importlib.import_module("own_class")
+    model = own_class.Averaging(families.tiny("bert", num_labels=3).config).eval()
+    tokenizer = families.tokenizer("bert")
+    with pytest.raises(ExpoundError, match=r"no head to explain: .* or the task of a class of your own"):
+        expound.load((model, tokenizer))
+    own_class.Averaging.register_for_auto_class("AutoModelForSequenceClassification")
+    model.save_pretrained("saved")
+    tokenizer.save_pretrained("saved")
+    with pytest.raises(ExpoundError, match=r"--model MODULE:NAME.* trust_remote_code"):
+        expound.load("saved")
+    text = "the plot is dull"
+    inputs = tokenizer(text, return_tensors="pt")
+    expected = model(inputs["input_ids"], inputs["attention_mask"]).logits.softmax(-1).flatten().tolist()
+    saved = expound.load("saved", trust_remote_code=True)
+    for explained in (saved, expound.load((model, tokenizer), task="classification")):
+        for method in ("occlusion", "integrated_gradients"):
+            (item,) = expound.attribute(explained, [text], method)
+            assert item.target.probability == pytest.approx(max(expected), rel=1e-5)
+    (tmp_path / "pairs.py").write_text(
+        "import own_class\nfrom transformers import AutoTokenizer\n"
+        "pair = (own_class.Averaging.from_pretrained('saved').eval(), AutoTokenizer.from_pretrained('saved'))\n"
+    )
+    words = ["explain", text, "--model", "pairs:pair", "--task", "classification", "--methods", "occlusion", "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)

@@ -39,13 +39,14 @@ def require_writable(folder: Path | None) -> Path | None:
 
 
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-"""The import path of a function, as module:function."""
+"""The import path of a function or a model, as module:name."""
 Model = Annotated[
     str,
     typer.Option(
         "--model",
         "-m",
-        help="Folder or hub name of a fine-tuned model; or MODULE:FUNCTION, from texts to probabilities.",
+        help="Folder or hub name of a fine-tuned model; or MODULE:NAME of (model, tokenizer), or of a function from "
+        "texts to probabilities.",
     ),
 ]
 Data = Annotated[
@@ -103,7 +104,10 @@ Labels = Annotated[
 ]
 Task = Annotated[
     str | None,
-    typer.Option(help="generation: explain generated text; similarity: explain the similarity of two texts."),
+    typer.Option(
+        help="generation: explain generated text; similarity: explain the similarity of two texts; classification, "
+        "multi_label, regression or span: of a model class of your own."
+    ),
 ]
 Target = Annotated[
     str, typer.Option(help="predicted, label, a class by index or name, or two classes A,B: why A rather than B.")
@@ -150,10 +154,10 @@ def prompt_options(template: str | None, labels: str | None) -> dict[str, Any]:
 
 
 def import_function(path: str) -> Any:
-    """Return what MODULE:FUNCTION names, imported from the current folder or the environment; other paths unchanged.
+    """Return what MODULE:NAME names, imported from the current folder or the environment; other paths unchanged.
 
     Raises:
-        ExpoundError: the module cannot be imported, or has no such function.
+        ExpoundError: the module cannot be imported, or has nothing of this name.
     """
     if not FUNCTION.fullmatch(path):
         return path

@@ -21,8 +21,14 @@ def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def has_head(model: PreTrainedModel, *heads: str) -> bool:
-    """Return whether the model is of a class of transformers with one of these heads, or of a subclass of it."""
-    return any(base.__name__.endswith(heads) for base in type(unwrap_adapter(model)).__mro__)
+    """Return whether the model is of a class with one of these heads, inherits from one, or was saved as one."""
+    inner = unwrap_adapter(model)
+    names = [base.__name__ for base in type(inner).__mro__]
+    # Code that is saved with a model says by which auto class it is loaded.
+    for auto_class, path in (getattr(inner.config, "auto_map", None) or {}).items():
+        if str(path).endswith(f".{type(inner).__name__}"):
+            names.append(auto_class)
+    return any(name.endswith(heads) for name in names)
 
 
 def takes_argument(model: PreTrainedModel, name: str) -> bool:

@@ -60,7 +60,8 @@ def choose_loader(name: str, config: Any, task: str | None, *, has_adapter: bool
     if config.architectures and not is_known and task != SIMILARITY:
         raise ExpoundError(
             f"{name} holds {architecture:.80}, a class that transformers does not have: load the model by your own "
-            "class and give it, or save its code with it (register_for_auto_class) and set trust_remote_code, in Python"
+            "class and give it (on the command line as --model MODULE:NAME), or save its code with it "
+            "(register_for_auto_class) and set trust_remote_code, in Python"
         )
     # transformers would load a classifier as a language model whose head has no weights.
     if task in CAUSAL and architecture.endswith(tuple(set(HEADS) - {"ForMaskedLM"})):

@@ -39,8 +39,9 @@ def _infer_task_name(model: PreTrainedModel) -> str:
         return "span"
     if not has_head(model, "ForSequenceClassification", "ForImageClassification"):
         raise ExpoundError(
-            f"{type(model).__name__} has no head to explain: expected …ForSequenceClassification, "
-            "…ForQuestionAnswering or …ForImageClassification"
+            f"{type(model).__name__} has no head to explain: expected a class that inherits from "
+            "…ForSequenceClassification, …ForQuestionAnswering or …ForImageClassification, or the task of a class of "
+            f"your own: task= (--task), one of {', '.join(TASKS)}"
         )
     if config.problem_type == "multi_label_classification":
         return "multi_label"
