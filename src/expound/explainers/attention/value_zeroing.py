@@ -60,6 +60,8 @@ def _compute_layer_rows(model: ExplainedModel, alone: Batch, target: Tensor) -> 
     for call in record_layer_calls(model, alone):
         rolled = compute_contributions(call) @ rolled
         rows.append(select_readout_row(model, alone, rolled[None], target)[0])
+    if not rows:
+        raise ExpoundError(f"value_zeroing finds no layers that {type(model.model).__name__} runs")
     return torch.stack(rows).to(model.dtype)
 
 
