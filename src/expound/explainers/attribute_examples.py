@@ -15,7 +15,8 @@ from expound.data.alignment import pool
 from expound.data.readers.columns import ColumnOptions
 from expound.data.unit_names import Spans, UnitName
 from expound.errors import ExpoundError
-from expound.explainers.base import Explainer, TokenScores, require_assumptions, require_finite, require_token_scores
+from expound.explainers.assumptions import require_assumptions, require_finite, require_token_scores
+from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.check_model import default_method
 from expound.explainers.gradients.forward_sums import explain_parts
 from expound.explainers.learned.trained_citation import TrainedCitation

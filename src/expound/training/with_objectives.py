@@ -117,7 +117,7 @@ class AddedTermsTrainer(Trainer):
             raise ExpoundError("one process cannot share a batch among GPUs here: start one for each, by torchrun")
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the batches of one optimizer step, of which the module is told."""
+        """Return the batches of one optimizer step, and tell the module of them."""
         samples, items = super().get_batch_samples(*args, **kwargs)
         self.module.begin(self.args, self.state, [self.read_batch(inputs) for inputs in samples])
         return samples, items

@@ -10,8 +10,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from expound.explainers.assumptions import find_nonfinite, require_finite
 from expound.explainers.attribute_examples import ExplainedBatch, describe_batch, explain_batch
-from expound.explainers.base import Explainer, TokenScores, find_nonfinite, require_finite
+from expound.explainers.base import Explainer, TokenScores
 from expound.metrics import Metric
 from expound.metrics.cost import measure_cost
 from expound.metrics.plausibility import RationaleAuc

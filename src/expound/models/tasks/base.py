@@ -29,7 +29,7 @@ class Task(ABC):
     `is_read_at_positions`: the prediction is read at positions of the text, not where a head for the whole text reads.
     `predicts_number`: the answer is a number, which has no probability. `is_generated`: the answer is a text.
     `reads_context`: the text is a question, which is never cut, and the answer a part of its context.
-    `tags_spans`: the answers are tags of stretches of the text, each of which is an example.
+    `tags_spans`: the answers are tags, and each stretch of the text that gets one is an example.
     `sample`: an example on which a model of the task can be tried.
     `output`: the number of the target whose gradients are taken, and whose changes removal methods report; None means
     the logit for gradients and the probability for removal.

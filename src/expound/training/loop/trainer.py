@@ -38,7 +38,7 @@ from expound.training.loop.training_module import TrainingModule
 AUXILIARY_ROWS = 200
 """Dev rows on which terms other than the task's loss are evaluated, about."""
 SHARDING_ERRORS = re.compile("DTensor|setStorage")
-"""Words in torch's errors about weights of which this process has a shard only."""
+"""Words in torch's errors about weights that are sharded over processes."""
 
 
 class ObjectiveTrainer(Trainer):
@@ -145,7 +145,7 @@ class ObjectiveTrainer(Trainer):
         return self.lr_scheduler
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the batches of one optimizer step, of which the module is told."""
+        """Return the batches of one optimizer step, and tell the module of them."""
         samples, items = super().get_batch_samples(*args, **kwargs)
         self.module.begin(self.args, self.state, [inputs["batch"] for inputs in samples])
         return samples, items
