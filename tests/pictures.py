@@ -110,11 +110,11 @@ def make_gemma3():
 
 
 def make_paligemma():
-    """PaliGemma: a prefix without a causal mask."""
-    tokenizer = make_tokenizer([])
+    """PaliGemma: a prefix without a causal mask, in an order of the processor's own, and no chat template."""
+    tokenizer = make_tokenizer(["\n"])
     image_processor = hf.SiglipImageProcessorPil(size={"height": 48, "width": 48}, image_seq_length=16)
     image_processor.image_seq_length = 16
-    processor = hf.PaliGemmaProcessor(image_processor, tokenizer, chat_template=TEMPLATE.replace("IMAGE", "<image>"))
+    processor = hf.PaliGemmaProcessor(image_processor, tokenizer)
     vision = hf.SiglipVisionConfig(**TEXT, image_size=48, patch_size=12, projection_dim=32, vision_use_head=False)
     text = hf.GemmaConfig(**TEXT, num_key_value_heads=2, head_dim=16, vocab_size=len(tokenizer), **BOUNDS)
     image_id = tokenizer.convert_tokens_to_ids("<image>")
@@ -160,6 +160,19 @@ def make_model(kind):
                 # Gemma 3 begins with a projection of images to zero.
                 weight.normal_(std=0.1)
     return model, processor
+
+
+def read_prompt(processor, images, text, response=""):
+    """What the processor gives to the model for images before a text, with the tokens of a response at the end."""
+    if processor.chat_template is None:
+        # PaliGemma reads a response as a suffix, and adds the token that ends it.
+        whole = processor.image_token * len(images) + text
+        given = processor(images=[images], text=[whole], suffix=[response], return_tensors="pt")
+        size = given["input_ids"].shape
+        return {name: value[:, :-1] if value.shape == size else value for name, value in given.items()}
+    messages = [{"role": "user", "content": [{"type": "image"} for _ in images] + [{"type": "text", "text": text}]}]
+    prompt = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return processor(images=[images], text=[prompt + response], return_tensors="pt", add_special_tokens=False)
 
 
 def make_picture(size=(60, 48), seed=0):

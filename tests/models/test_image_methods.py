@@ -14,8 +14,8 @@ from expound.models.generation.image_tokens import measure_shares
 from families import replace_rms_norms
 
 TEXT, RESPONSE, SIDE = "what color is the square ?", " it is red", 48
-EXACT = {"llava": 4, "qwen2_vl": 6, "qwen2_5_vl": 6, "gemma3": 4, "internvl": 4}
-"""Kinds whose image tokens are one grid, from top left, and its side."""
+SIDES = {"llava": 4, "qwen2_vl": 6, "qwen2_5_vl": 6, "qwen3_vl": 6, "gemma3": 4, "paligemma": 4, "internvl": 4}
+"""Kinds whose image tokens are one grid, from top left, and its side; those of other kinds are one region."""
 
 
 def make_row(image, regions=(2, 2)):
@@ -34,28 +34,36 @@ class Reference:
         ids = self.given["input_ids"][0]
         names = ("image_token_id", "image_token_index")
         token = next(getattr(network.config, name) for name in names if hasattr(network.config, name))
-        places, side = (ids == token).nonzero().flatten().tolist(), EXACT[kind]
-        assert len(places) == side * side
-        units = [[] for _ in range(4)]
-        for number, place in enumerate(places):
-            units[2 * (2 * (number // side) // side) + 2 * (number % side) // side].append(place)
-        end = len(ids) - len(RESPONSE.split()) - len([".", "assistant", ":"])
-        self.units = units + [[place] for place in range(end - len(TEXT.split()), end)]
+        self.is_image = self.given["input_ids"] == token
+        places, side = self.is_image[0].nonzero().flatten().tolist(), SIDES.get(kind)
+        assert side is None or len(places) == side * side
+        self.regions = [places] if side is None else [[] for _ in range(4)]
+        for number, place in enumerate(places if side else ()):
+            self.regions[2 * (2 * (number // side) // side) + 2 * (number % side) // side].append(place)
+        after = ["\n"] if kind == "paligemma" else [".", "assistant", ":"]
+        end = len(ids) - len(RESPONSE.split()) - len(after)
+        self.units = self.regions + [[place] for place in range(end - len(TEXT.split()), end)]
         self.own, self.grey = self.read(self.given), self.read(self.process(Image.new("RGB", image.size, (128,) * 3)))
 
     def process(self, image):
-        prompt = self.processor.apply_chat_template(make_row(image)["messages"], add_generation_prompt=True)
-        given = self.processor(
-            images=[[image]], text=[prompt + RESPONSE], return_tensors="pt", add_special_tokens=False
-        )
+        given = pictures.read_prompt(self.processor, [image], TEXT, RESPONSE)
+        given.pop("labels", None)
         return {name: value.double() if value.is_floating_point() else value for name, value in given.items()}
 
     def run(self, given, change=None, **more):
+        """The input embeddings, with what later layers read of images beside them, and the outputs."""
         read = []
 
         def hook(module, args, kwargs):
-            read.append(kwargs["inputs_embeds"])
-            return args, kwargs if change is None else kwargs | {"inputs_embeds": change}
+            parts, places = [kwargs["inputs_embeds"]], self.is_image
+            for later in kwargs.get("deepstack_visual_embeds") or ():
+                parts.append(torch.zeros_like(parts[0]).masked_scatter(places[..., None], later))
+            read.append(torch.cat(parts, -1))
+            if change is None:
+                return args, kwargs
+            first, *later = change.chunk(len(parts), -1)
+            changed = {"deepstack_visual_embeds": [part[places] for part in later]} if later else {}
+            return args, kwargs | {"inputs_embeds": first} | changed
 
         with self.network.get_decoder().register_forward_pre_hook(hook, with_kwargs=True):
             return read, self.network(**given, **more)
@@ -83,24 +91,27 @@ class Reference:
         return np.array([float(scores[places].sum().detach()) for places in self.units])
 
 
-@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("kind", [*SIDES, "idefics3"])
 def test_scores_are_those_of_finite_differences_and_of_the_models_own_attention(kind):
     image = pictures.make_picture((SIDE, SIDE), 3)
     reference = Reference(kind, image)
     network, own = reference.network, reference.own
     model = expound.load((network, reference.processor), task="generation")
+    cut, count = (2, 2) if kind in SIDES else "whole", len(reference.regions)
 
-    def explain(method, regions=(2, 2)):
+    def explain(method, regions=cut):
         return expound.attribute(model, [make_row(image, regions)], method, "response", unit="word")[0].scores[0]
 
     found = explain("input_x_gradient")
-    assert np.abs(found[:4]).min() > 1e-4
+    assert np.abs(found[:count]).min() > 1e-4
     np.testing.assert_allclose(found, reference.slopes(own, own), rtol=1e-4, atol=1e-6)
 
     # The reference fills the regions and has the unknown token for words.
-    start = own.clone()
-    for number, places in enumerate(reference.units):
-        start[:, places] = reference.grey[:, places] if number < 4 else network.get_input_embeddings()(torch.tensor(2))
+    start, width = own.clone(), network.get_input_embeddings().weight.shape[1]
+    for places in reference.regions:
+        start[:, places] = reference.grey[:, places]
+    for places in reference.units[count:]:
+        start[:, places, :width] = network.get_input_embeddings()(torch.tensor(2))
     nodes, weights = np.polynomial.legendre.leggauss(3)
     expected = np.zeros(len(reference.units))
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
@@ -108,7 +119,7 @@ def test_scores_are_those_of_finite_differences_and_of_the_models_own_attention(
     np.testing.assert_allclose(explain("integrated_gradients?n_steps=3"), expected, rtol=1e-4, atol=1e-6)
     with torch.no_grad():
         change = [reference.score(reference.run(reference.given, point)[1].logits) for point in (own, start)]
-    for regions in ((2, 2), (3, 3))[: 2 if kind == "llava" else 1]:
+    for regions in (cut, (3, 3))[: 2 if kind == "llava" else 1]:
         total = explain("integrated_gradients?n_steps=auto&tolerance=0.001&max_steps=2000", regions).sum()
         assert total == pytest.approx(float(change[0] - change[1]), rel=0.002)
 
@@ -117,9 +128,10 @@ def test_scores_are_those_of_finite_differences_and_of_the_models_own_attention(
     expected = reference.sum_tokens(slope[0].norm(dim=-1))
     np.testing.assert_allclose(explain("saliency"), expected, rtol=1e-4)
 
-    before = network.config._attn_implementation
+    before, offsets = network.config._attn_implementation, getattr(network.model, "rope_deltas", None)
     scores = {name: explain(name) for name in ("attention_last", "attention_rollout", "generic_attention")}
     assert network.config._attn_implementation == before
+    assert getattr(network.model, "rope_deltas", None) is offsets
     assert not network.get_decoder()._forward_pre_hooks
     network.set_attn_implementation("eager")
     outputs = reference.run(reference.given, output_attentions=True)[1]
@@ -149,9 +161,19 @@ def test_tokens_at_a_border_are_shared_and_those_of_tiles_belong_to_their_tile()
 
 
 def test_methods_that_cannot_are_refused_in_a_sentence():
-    qwen3 = expound.load(pictures.make_model("qwen3_vl"), task="generation")
-    row = make_row(pictures.make_picture((SIDE, SIDE), 3))
-    text = {"prompt": TEXT, "response": RESPONSE}
+    network, processor = pictures.make_model("qwen3_vl")
+    row, text = make_row(pictures.make_picture((SIDE, SIDE), 3)), {"prompt": TEXT, "response": RESPONSE}
+
+    def add_brightness(module, args, kwargs):
+        # Images that layers read in a way of their own.
+        pixels = kwargs.get("pixel_values")
+        shift = 0.0 if pixels is None else pixels.mean()
+        hooks.append(network.get_decoder().layers[0].register_forward_hook(lambda *call: call[2] + shift))
+
+    hooks = []
+    network.register_forward_pre_hook(add_brightness, with_kwargs=True)
+    network.register_forward_hook(lambda *call: hooks.pop().remove(), always_call=True)
+    qwen3 = expound.load((network, processor), task="generation")
     # What was found for texts does not count for images.
     expound.attribute(qwen3, [text], "input_x_gradient", "response", unit="word")
     with pytest.raises(ExpoundError, match=r"reads? images beside its input embeddings.*occlusion") as caught:

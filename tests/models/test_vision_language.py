@@ -26,14 +26,12 @@ def chat(*images, text="what color is the square ?", **more):
 
 def log_prob(model, processor, images, text):
     """The log-probability of the response by the processor and the model alone."""
-    messages = [{"role": "user", "content": [{"type": "image"} for _ in images] + [{"type": "text", "text": text}]}]
-    prompt = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     said = processor.tokenizer(RESPONSE, add_special_tokens=False)["input_ids"]
     total = 0.0
     for number, token in enumerate(said):
-        before = processor.tokenizer.decode(said[:number])
-        given = processor(images=[images], text=[f"{prompt} {before}"], return_tensors="pt", add_special_tokens=False)
+        given = pictures.read_prompt(processor, images, text, f" {processor.tokenizer.decode(said[:number])}")
         with torch.no_grad():
+            given.pop("labels", None)
             total += float(model(**given).logits[0, -1].log_softmax(-1)[token])
     return total
 
@@ -50,7 +48,7 @@ def fill(image, box, way):
     return Image.fromarray(pixels)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in pictures.KINDS if kind != "paligemma"])
+@pytest.mark.parametrize("kind", pictures.KINDS)
 def test_scores_are_those_of_regions_filled_by_hand(kind):
     network, processor = pictures.make_model(kind)
     model, images = (
@@ -122,10 +120,7 @@ def test_a_folder_and_a_path_are_loaded_and_the_answer_is_the_models_own(llava, 
     row = chat(str(tmp_path / "picture.png"))
     del row["response"]
     (said,) = loaded.respond([row], max_new_tokens=4, allow_empty=True)
-    prompt = llava.processor.apply_chat_template(row["messages"], tokenize=False, add_generation_prompt=True)
-    given = llava.processor(
-        images=[pictures.make_picture()], text=[prompt], return_tensors="pt", add_special_tokens=False
-    )
+    given = pictures.read_prompt(llava.processor, [pictures.make_picture()], row["messages"][0]["content"][1]["text"])
     own = llava.model.generate(**given, max_new_tokens=4, do_sample=False)[0, given["input_ids"].shape[1] :]
     assert said["response"] == own.tolist()
     found = expound.attribute(loaded, [chat(str(tmp_path / "picture.png"))], unit="word")[0]
@@ -156,6 +151,10 @@ def test_a_folder_and_a_path_are_loaded_and_the_answer_is_the_models_own(llava, 
     picture, bars = drawn[0].plot().axes
     assert len(picture.patches) == len(image.regions[0].rectangles) + 1
     assert len(bars.patches) == 8
+    drawn[0].metadata["images"][0]["url"] = "https://example.org/a.png"
+    for draw in (drawn.to_html, drawn[0].plot):
+        with pytest.raises(ExpoundError, match="nothing is loaded"):
+            draw()
 
 
 def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_path):
@@ -184,5 +183,6 @@ def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_pa
         expound.attribute(llava, [chat(image, image_regions="whole")], "occlusion", unit="token")
     with pytest.raises(ExpoundError, match="perturbation='remove'"):
         expound.attribute(llava, [chat(image)], "occlusion?perturbation=mask", unit="word")
-    with pytest.raises(ExpoundError, match="it is not explained"):
-        expound.attribute(expound.load(pictures.make_model("paligemma"), task="generation"), [chat(image)], unit="word")
+    paligemma = expound.load(pictures.make_model("paligemma"), task="generation")
+    with pytest.raises(ExpoundError, match="no chat template"):
+        expound.attribute(paligemma, [{**chat(image), "messages": chat(image)["messages"] * 2}], unit="word")

@@ -97,7 +97,7 @@ def check_answers(model: Any, probe: Probe) -> str:
         said = ids[:, : int(response[0].nonzero()[-1]) + 1]
         arguments = {"input_ids": said[:, :-1]}
         if alone.images is not None:
-            arguments |= model.process_images(said[:, :-1], alone.images[0])
+            arguments |= model.process_images(said[:, :-1], alone.images[0], int(response.sum()) - 1)
     count = int(response.sum())
     own = model.generator(**arguments, use_cache=False, return_dict=True).logits[0, -count:].double()
     expected = own.log_softmax(-1).gather(1, said[0, -count:, None])[:, 0]
@@ -113,7 +113,7 @@ def check_gradients(model: Any, probe: Probe) -> str:
     alone = probe.alone
     if reason or alone.images is None:
         return reason
-    # Qwen 3 VL adds features of images to later layers, too: other embeddings are then not all of another image.
+    # Layers may read images in other ways, too: other embeddings are then not all of another image.
     draw, noise = np.random.default_rng(0), []
     for image in alone.images[0]:
         noise.append(Image.fromarray(draw.integers(0, 255, (image.height, image.width, 3), dtype=np.uint8)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -23,8 +23,24 @@ UNPLACED = "the tokens of an image have no places in it"
 
 
 @contextmanager
-def replace_decoder_input(decoder: nn.Module, embeddings: Tensor) -> Iterator[None]:
+def keep_position_offsets(model: nn.Module) -> Iterator[None]:
+    """Restore after the block the offsets of positions after images, which Qwen VL keeps for the user's generation."""
+    before = [(module, module.rope_deltas) for module in model.modules() if "rope_deltas" in vars(module)]
+    try:
+        yield
+    finally:
+        for module, offsets in before:
+            module.rope_deltas = offsets
+
+
+@contextmanager
+def replace_decoder_input(decoder: nn.Module, is_image: Tensor, embeddings: Tensor) -> Iterator[None]:
     """Let the language model read these embeddings [B, L, d], of texts and images, at its first call in the block.
+
+    Args:
+        decoder: the language model.
+        is_image: [B, L] the tokens of images.
+        embeddings: as `read_embeddings` returns them.
 
     Raises:
         ExpoundError: the language model was not called with embeddings.
@@ -33,13 +49,16 @@ def replace_decoder_input(decoder: nn.Module, embeddings: Tensor) -> Iterator[No
 
     def replace_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal is_replaced
-        if is_replaced or kwargs.get("inputs_embeds") is None:
+        own = kwargs.get("inputs_embeds")
+        if is_replaced or own is None:
             return None
         is_replaced = True
-        given = embeddings.to(kwargs["inputs_embeds"].dtype)
+        first, *later = embeddings.to(own.dtype).split(own.shape[-1], -1)
         # A model may multiply its embeddings in place, which autograd forbids for a leaf.
-        given = given.clone() if given.requires_grad and embeddings.is_leaf else given
-        return args, kwargs | {"inputs_embeds": given}
+        given = kwargs | {"inputs_embeds": first.clone() if first.requires_grad else first}
+        for name in find_later_features(kwargs, is_image):
+            given[name] = [later.pop(0)[is_image] for _ in kwargs[name]]
+        return args, given
 
     with decoder.register_forward_pre_hook(replace_input, with_kwargs=True):
         yield
@@ -47,8 +66,23 @@ def replace_decoder_input(decoder: nn.Module, embeddings: Tensor) -> Iterator[No
         raise ExpoundError("the language model was not called with the embeddings of images and texts")
 
 
+def find_later_features(kwargs: Mapping[str, Any], is_image: Tensor) -> list[str]:
+    """Return the arguments of a language model that are lists of features [N, d] for the N tokens of images.
+
+    Its later layers read them, as those of Qwen 3 VL do.
+    """
+    size = (int(is_image.sum()), kwargs["inputs_embeds"].shape[-1])
+    found = []
+    for name, value in kwargs.items():
+        if isinstance(value, list | tuple) and value and all(getattr(each, "shape", ()) == size for each in value):
+            found.append(name)
+    return found
+
+
 def read_embeddings(model: Any, alone: Batch, *, mixes: bool = True) -> Tensor:
-    """Return what the language model reads for a prompt with images: [1, L, d].
+    """Return what the language model reads for a prompt with images: [1, L, d], or [1, L, (1 + K) d].
+
+    Where K later layers read features of images, too, these follow the input embeddings; they are zero for texts.
 
     Args:
         model: a vision-language model.
@@ -59,13 +93,18 @@ def read_embeddings(model: Any, alone: Batch, *, mixes: bool = True) -> Tensor:
         ExpoundError: attention cannot be taken out, or the language model is not called with embeddings.
     """
     found: list[Tensor] = []
+    is_image = alone.inputs["input_ids"] == model.image_token_id
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if kwargs.get("inputs_embeds") is not None:
-            found.append(kwargs["inputs_embeds"])
+        first = kwargs.get("inputs_embeds")
+        if first is not None:
+            found.append(first)
+            for name in find_later_features(kwargs, is_image):
+                found.extend(first.new_zeros(first.shape).index_put((is_image,), part) for part in kwargs[name])
         raise PassEnded
 
     with ExitStack() as scope:
+        scope.enter_context(keep_position_offsets(model.model))
         if not mixes:
             zeroed = torch.ones(1, 1, dtype=torch.bool, device=alone.device)
             scope.enter_context(record_attention(model.model, Capture(), zeroed))
@@ -75,7 +114,7 @@ def read_embeddings(model: Any, alone: Batch, *, mixes: bool = True) -> Tensor:
         model.model(**model._forward_arguments(alone, Capture()))
     if not found:
         raise ExpoundError("the language model was not called with the embeddings of images and texts")
-    return found[0]
+    return torch.cat(found, -1)
 
 
 @torch.no_grad()

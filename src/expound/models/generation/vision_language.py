@@ -16,13 +16,19 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
 from expound.data.alignment import Alignment, split_words
 from expound.errors import ExpoundError, check_choice
-from expound.models.batch import Batch
+from expound.models.batch import Batch, require_response
 from expound.models.encoding.template import Template
 from expound.models.generation import examples as generation_examples
-from expound.models.generation.image_tokens import measure_shares, read_embeddings, replace_decoder_input
+from expound.models.generation.image_tokens import (
+    keep_position_offsets,
+    measure_shares,
+    read_embeddings,
+    replace_decoder_input,
+)
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.prompt import PLACEHOLDER, Prompt, number_duplicates
 from expound.models.hugging_face import Baselines
@@ -72,7 +78,11 @@ class VisionLanguageModel(GeneratingModel):
         if not images:
             return self.generator
         given = self.process_images(torch.tensor([list(prompt_ids)], device=self.device), images)
-        generate = partial(self.model.generate, **given)
+
+        def generate(**arguments: Any) -> Any:
+            with keep_position_offsets(self.model):
+                return self.model.generate(**given, **arguments)
+
         return SimpleNamespace(
             generate=generate, device=self.device, config=self.config, generation_config=self.model.generation_config
         )
@@ -109,14 +119,15 @@ class VisionLanguageModel(GeneratingModel):
         if batch.images is None:
             return super().run_pass(batch, embeddings, capture)
         if len(batch) == 1 and batch.attended.all():
-            return super().run_pass(batch, embeddings, capture)
+            with keep_position_offsets(self.model):
+                return super().run_pass(batch, embeddings, capture)
         if replace(capture, differentiable_twice=False) != Capture():
             raise ExpoundError("what happens inside layers is explained for one prompt with images: batch_size=1")
         logits = []
         for row in range(len(batch)):
             alone, columns = batch.select([row]).trim_padding()
             given = None if embeddings is None else embeddings[row : row + 1, columns]
-            logits.append(super().run_pass(alone, given, capture).logits[0])
+            logits.append(self.run_pass(alone, given, capture).logits[0])
         return Outputs(pad_sequence(logits, batch_first=True), embeddings)
 
     @with_lock
@@ -147,13 +158,16 @@ class VisionLanguageModel(GeneratingModel):
         for images, regions in zip(batch.images, batch.regions, strict=True):
             filled.append(tuple(fill_regions(image, number, regions) for number, image in enumerate(images)))
         blank = self.embed(replace(batch, images=tuple(filled)))
-        return torch.where((batch.region_of >= 0)[..., None], blank, super().embed_reference(batch, kind))
+        word = self.embedding(torch.tensor(self.mask_id if kind == "mask" else self.pad_id, device=batch.device))
+        is_text = batch.content & (batch.region_of < 0)
+        return torch.where(is_text[..., None], nn.functional.pad(word, (0, blank.shape[-1] - len(word))), blank)
 
     def replace_embeddings(self, batch: Batch, embeddings: Tensor) -> AbstractContextManager[None]:
         """Return a context in which the language model reads these embeddings [B, L, d]."""
         if batch.images is None:
             return super().replace_embeddings(batch, embeddings)
-        return replace_decoder_input(self.model.get_decoder(), embeddings)
+        is_image = batch.inputs["input_ids"] == self.image_token_id
+        return replace_decoder_input(self.model.get_decoder(), is_image, embeddings)
 
     def get_attending_part(self, batch: Batch) -> PreTrainedModel:
         """Return the language model for prompts with images: attention of the vision encoder is among patches."""
@@ -178,16 +192,25 @@ class VisionLanguageModel(GeneratingModel):
             )
         return summed
 
-    def process_images(self, ids: Tensor, images: Sequence[Image.Image]) -> dict[str, Any]:
-        """Return the inputs of the model's forward for the images in a row of token ids [1, L]."""
-        text = self.processor.image_token * len(images)
+    def process_images(self, ids: Tensor, images: Sequence[Image.Image], response: int = 0) -> dict[str, Any]:
+        """Return the inputs of the model's forward for the images in a row of token ids [1, L].
+
+        Tokens of images and of texts have the types that the processor gives them. The last `response` tokens have the
+        type that the model gives to what it generates: PaliGemma masks what is later only for those.
+        """
+        # The text has a token that is not of an image, whose type is that of texts.
+        text = self.processor.image_token * len(images) + "."
         made = self.processor(images=[list(images)], text=[text], return_tensors="pt", add_special_tokens=False)
+        is_image, end = made["input_ids"] == self.image_token_id, ids.shape[1] - response
         given: dict[str, Any] = {}
         for name, value in made.items():
-            if name not in self.forward_parameters or name in ("input_ids", "attention_mask"):
+            if name not in self.forward_parameters or name in ("input_ids", "attention_mask", "labels"):
                 continue
             if name in TYPE_IDS:
-                given[name] = (ids == self.image_token_id).long()
+                types = torch.where(ids == self.image_token_id, value[is_image][0], value[~is_image][-1])
+                grown = self.generator._update_model_kwargs_for_generation(ModelOutput(), {name: types[:, :end]})
+                types[:, end:] = grown[name][:, -1:]
+                given[name] = types
             else:
                 given[name] = value.to(self.device, self.dtype if value.is_floating_point() else None)
         return given
@@ -196,7 +219,8 @@ class VisionLanguageModel(GeneratingModel):
         arguments = super()._forward_arguments(batch, capture)
         if batch.images is None or not batch.images[0]:
             return arguments
-        return arguments | self.process_images(batch.inputs["input_ids"], batch.images[0])
+        response = int(require_response(batch).sum())
+        return arguments | self.process_images(batch.inputs["input_ids"], batch.images[0], response)
 
     def _add_regions(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> Batch:
         """Return the batch with the regions of its images as units."""
@@ -278,33 +302,24 @@ def _open_image(source: Any) -> Image.Image:
 def parse_image_prompt(row: Mapping[str, Any], processor: Any) -> Prompt:
     """Return the prompt of messages with images, rendered by the processor's chat template.
 
-    Visible are the images and the texts of the user's last message.
+    Without a chat template, the prompt is the user's message alone. What the processor itself writes into a prompt, as
+    PaliGemma's does, is part of it. Visible are the images and the texts of the user's last message.
 
     Raises:
-        ExpoundError: sources or tools; a chat template that changes texts or images.
+        ExpoundError: sources or tools; several messages without a chat template; one that changes texts or images.
     """
     for key in ("sources", "tools", "chat_template_kwargs"):
         if row.get(key):
             raise ExpoundError(f"prompts with images take no {key}: write them into the message")
-    texts, marked, plain = list[str](), list[Any](), list[Any]()
-    messages = row["messages"]
-    last = max((number for number, message in enumerate(messages) if message["role"] == "user"), default=0)
-    for number, message in enumerate(messages):
-        content, parts, originals = message["content"], list[Any](), list[Any]()
-        for part in content if isinstance(content, list) else [{"type": "text", "text": content}]:
-            text = part.get("text", "") if part["type"] == "text" else ""
-            if processor.image_token in text or PLACEHOLDER.search(text):
-                raise ExpoundError(f"a text contains {processor.image_token}, which stands for an image: leave it out")
-            originals.append(part if text else {"type": "image"})
-            if number == last and text.strip():
-                texts.append(text.strip())
-                text = text.replace(texts[-1], f"\ue000{len(texts) - 1}\ue001")
-            parts.append({"type": "text", "text": text} if text else {"type": "image"})
-        for rendered, own in ((marked, parts), (plain, originals)):
-            rendered.append({"role": message["role"], "content": own if isinstance(content, list) else own[0]["text"]})
+    texts, marked, plain = _mark_texts(row["messages"], processor.image_token)
+    images, is_raw = read_images(row), processor.chat_template is None
     render = partial(processor.apply_chat_template, tokenize=False, add_generation_prompt=True)
-    mold, whole, images = render(marked), render(plain), read_images(row)
-    made = processor(images=[images], text=[whole], return_text_replacement_offsets=True, add_special_tokens=False)
+    if is_raw:
+        render = partial(_join_parts, image_token=processor.image_token)
+    mold = processor.prepare_inputs_layout(images=[images], text=[render(marked)])[1][0]
+    made = processor(
+        images=[images], text=[render(plain)], return_text_replacement_offsets=True, add_special_tokens=is_raw
+    )
     replacements = [found["replacement"] for found in made["text_replacement_offsets"][0]]
     pieces, visible, kinds, end = list[str](), list[str](), list[str](), 0
     for found in re.finditer(f"{PLACEHOLDER.pattern}|{re.escape(processor.image_token)}", mold):
@@ -315,11 +330,38 @@ def parse_image_prompt(row: Mapping[str, Any], processor: Any) -> Prompt:
         end = found.end()
     template = Template((*pieces, mold[end:]), tuple(range(len(visible))))
     expanded = template.fill(tuple(visible))[0]
-    is_same = list(processor.tokenizer(expanded, add_special_tokens=False)["input_ids"]) == list(made["input_ids"][0])
+    is_same = list(processor.tokenizer(expanded, add_special_tokens=is_raw)["input_ids"]) == list(made["input_ids"][0])
     if not is_same or kinds.count("image") != len(images) or kinds.count("user") != len(texts):
         raise ExpoundError("the chat template changes the messages, or leaves out an image: it is not explained")
     names = number_duplicates(["image" if kind == "image" else "user" for kind in kinds])
-    return Prompt(template, tuple(visible), names, tuple(kinds), special=False)
+    return Prompt(template, tuple(visible), names, tuple(kinds), special=is_raw)
+
+
+def _mark_texts(messages: Sequence[Any], image_token: str) -> tuple[list[str], list[Any], list[Any]]:
+    """Return the visible texts, the messages with placeholders for them, and the messages without images' pictures."""
+    texts, marked, plain = list[str](), list[Any](), list[Any]()
+    last = max((number for number, message in enumerate(messages) if message["role"] == "user"), default=0)
+    for number, message in enumerate(messages):
+        content, parts, originals = message["content"], list[Any](), list[Any]()
+        for part in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+            text = part.get("text", "") if part["type"] == "text" else ""
+            if image_token in text or PLACEHOLDER.search(text):
+                raise ExpoundError(f"a text contains {image_token}, which stands for an image: leave it out")
+            originals.append(part if text else {"type": "image"})
+            if number == last and text.strip():
+                texts.append(text.strip())
+                text = text.replace(texts[-1], f"\ue000{len(texts) - 1}\ue001")
+            parts.append({"type": "text", "text": text} if text else {"type": "image"})
+        for rendered, own in ((marked, parts), (plain, originals)):
+            rendered.append({"role": message["role"], "content": own if isinstance(content, list) else own[0]["text"]})
+    return texts, marked, plain
+
+
+def _join_parts(messages: Sequence[Mapping[str, Any]], image_token: str) -> str:
+    """Return the parts of the user's only message, one after another."""
+    if len(messages) > 1 or messages[0]["role"] != "user":
+        raise ExpoundError("its processor has no chat template: a prompt with images is one message of the user")
+    return "".join(part.get("text", image_token) for part in messages[0]["content"])
 
 
 def _name_regions(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from expound.errors import ExpoundError
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -98,9 +100,15 @@ def trace_mask(mask: NDArray[Any]) -> list[Rectangle]:
 
 
 def place_regions(item: Explanation, levels: Sequence[int]) -> list[DrawnImage]:
-    """Return the images of a prompt with the levels of their regions' units, summed over all targets."""
+    """Return the images of a prompt with the levels of their regions' units, summed over all targets.
+
+    Raises:
+        ExpoundError: a stored image that is an address: a report loads nothing.
+    """
     images, scores = list[DrawnImage](), item.scores.sum(0).tolist()
     for image in item.metadata.get("images", ()):
+        if not image["url"].startswith("data:image/"):
+            raise ExpoundError(f"an image is a data URL, and nothing is loaded from {image['url']!r:.80}")
         regions = list[DrawnRegion]()
         for start, end, rectangles in image["regions"]:
             for number, unit in enumerate(item.units):
