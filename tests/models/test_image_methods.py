@@ -10,6 +10,7 @@ from PIL import Image
 import expound
 import pictures
 from expound import ExpoundError
+from expound.explainers.seeding import gaussian_noise
 from expound.models.generation.image_tokens import measure_shares
 from families import replace_rms_norms
 
@@ -158,6 +159,17 @@ def test_tokens_at_a_border_are_shared_and_those_of_tiles_belong_to_their_tile()
     # What is in no box is in no unit.
     batch = model.encode([make_row(pictures.make_picture((SIDE, SIDE), 3), [(0, 0, 24, 24)])])
     assert measure_shares(model, batch)[batch.region_of[0] >= 0].sum() == pytest.approx(9 + 1 + 4 / 2, abs=2)
+
+
+def test_noise_is_a_share_of_the_range_of_images_and_of_that_of_words():
+    model = expound.load(pictures.make_model("llava"), task="generation")
+    batch = model.encode([make_row(pictures.make_picture((SIDE, SIDE), 3))])
+    embeddings, is_image = model.embed(batch).detach(), batch.region_of >= 0
+    embeddings[is_image] *= 100
+    noise = gaussian_noise(batch, embeddings, 0.1, [0])
+    for kind in (is_image, ~is_image):
+        own = embeddings[kind]
+        assert float(noise[kind].std()) == pytest.approx(0.1 * float(own.max() - own.min()), rel=0.1)
 
 
 def test_methods_that_cannot_are_refused_in_a_sentence():

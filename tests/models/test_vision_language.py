@@ -107,6 +107,9 @@ def test_boxes_masks_and_the_whole_image_are_regions(llava):
     by_text = expound.attribute(llava, [chat(image)], "occlusion", "response", unit="source")[0]
     assert tuple(by_text.unit_texts) == ("image", "user")
     assert by_text.scores[0, 0] == pytest.approx(scores["whole"].scores[0, 0], abs=1e-6)
+    alone = {"messages": [{"role": "user", "content": [{"type": "image", "image": image}]}], "response": RESPONSE}
+    named = expound.attribute(llava, [alone | {"image_regions": (1, 2)}], "occlusion", "response", unit="word")[0]
+    assert tuple(named.unit_texts) == ("r1c1", "r1c2")
     for method in ("lime?n_samples=40", "kernel_shap?n_samples=40", "context_cite?n_samples=40", "random"):
         found = expound.attribute(llava, [chat(image, image_regions=(2, 2))], method, "response", unit="word")[0]
         assert np.abs(found.scores).max() > 1e-4

@@ -39,7 +39,8 @@ def gaussian_noise(batch: Batch, embeddings: Tensor, share: float, seeds: Iterab
     Args:
         batch: B examples.
         embeddings: their input embeddings.
-        share: standard deviation, as a share of the range of an example's own embeddings.
+        share: standard deviation, as a share of the range of an example's own embeddings; in a prompt with images,
+            those of its words and those of its images have a range each.
         seeds: one per example, as `example_seeds` gives them.
     """
     noise = torch.zeros_like(embeddings)
@@ -48,5 +49,13 @@ def gaussian_noise(batch: Batch, embeddings: Tensor, share: float, seeds: Iterab
         # Drawn for the attended positions only, in order, so that padding on either side changes nothing. NumPy draws
         # the same numbers on every device.
         normal = np.random.default_rng(seed).standard_normal(tuple(own.shape), np.float32)
-        noise[row, attended] = torch.from_numpy(normal).to(own) * share * (own.max() - own.min())
+        noise[row, attended] = torch.from_numpy(normal).to(own) * share
+        kinds = [attended]
+        if batch.region_of is not None:
+            # What a vision encoder gives is often several times larger than words, which its noise would drown.
+            is_image = batch.region_of[row] >= 0
+            kinds = [attended & ~is_image, attended & is_image]
+        for kind in kinds:
+            if kind.any():
+                noise[row, kind] *= embeddings[row, kind].max() - embeddings[row, kind].min()
     return noise

@@ -27,7 +27,7 @@ class SmoothGrad(DimensionwiseExplainer):
 
     Args:
         n_samples: noisy copies per example.
-        stdevs: σ, as a share of the range of the example's own embeddings.
+        stdevs: σ, as a share of the range of the example's own embeddings (words and images of a prompt: each range).
         seed: random seed; it determines the noise together with the example's content, for any batch and order.
         aggregate: how the mean gradient is reduced over the embedding's dimensions, see `DimensionwiseExplainer`;
             `sum` is zero in models with LayerNorm, and refused there.

@@ -68,6 +68,11 @@ class VisionLanguageModel(GeneratingModel):
                 return int(getattr(self.config, name))
         raise ExpoundError(f"model type {self.config.model_type!r} has no image token: its images are not explained")
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of tokens that never carry attribution; those of images do."""
+        return super().special_ids - {self.image_token_id}
+
     def parse_prompt(self, row: Mapping[str, Any]) -> Prompt:
         """Return the prompt of a row; each image is a visible text, of the tokens that the model reads for it."""
         return parse_image_prompt(row, self.processor) if read_images(row) else super().parse_prompt(row)
@@ -258,7 +263,6 @@ class VisionLanguageModel(GeneratingModel):
             alignments.append(made)
             exchanges.append(_replace_images(exchange, texts))
             content[row, start:] &= torch.tensor([span is not None for span in made.spans], device=batch.device)
-            content[row] |= region_row >= 0
             word_of[row, start:] = torch.tensor(made.word_of, device=batch.device)
             regions.append(tuple(own))
         return replace(
