@@ -56,7 +56,7 @@ PARAMS: dict[str, dict[str, Any]] = {
 BASELINES = {"baseline", "lora"}
 NO_LORA = {"at2": "fits coefficients, no weights"}
 CONTROLS: dict[str, list[str]] = {
-    "er_joint": [], "er_constrained": [], "rrr": [], "regex": [], "extractor": [], "fresh": [],
+    "er_joint": [], "er_constrained": [], "rrr": [], "regex": [], "extractor": [],
     "ivra": ["--criteria", "comprehensiveness"], "ivra sufficiency": ["--criteria", "sufficiency"], "aml": [],
 }  # fmt: skip
 FINE_TUNED = {"ivra", "aml"}
@@ -177,7 +177,9 @@ def measure_control(recipe: str, extra: list[str], corpus: str) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(said):
         words = ["--data", *CORPORA[corpus], "--device=cpu", "--quiet", *extra, "--output-dir", f"{folder}/run"]
         status = run_command(["train", recipe, "--model", str(start), "--control", *words])
-    return {"status": status, "said": said.getvalue().splitlines()[-3:], "seconds": time.process_time() - began}
+    if status:
+        raise SystemExit(f"{recipe} on {corpus} ended with status {status}")
+    return {"said": said.getvalue().splitlines()[-3:], "seconds": time.process_time() - began}
 
 
 def make_tables(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

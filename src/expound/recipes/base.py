@@ -135,9 +135,9 @@ class Recipe:
     def make_control(self) -> Recipe:
         """Return the recipe that trains the same steps on the cross-entropy alone."""
         arguments = dict(self.arguments)
-        # without criteria the figure is constant, and the first epoch would be the best
-        if arguments.get("metric_for_best_model") == "criterion":
-            del arguments["metric_for_best_model"]
+        # Figures of the recipe's own terms do not exist without them.
+        if arguments.get("metric_for_best_model", "loss") not in {"loss", *HIGHER_IS_BETTER["classification"]}:
+            arguments["metric_for_best_model"] = CrossEntropy.name
         own = {each.name: getattr(self, each.name) for each in fields(Recipe)}
         changed = {"name": f"{self.name}-control", "objectives": (CrossEntropy(),), "arguments": arguments}
         return Recipe(**own | changed)
