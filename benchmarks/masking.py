@@ -24,7 +24,7 @@ from expound.explainers.attributive_masking import AttributiveMasking
 from expound.explainers.attributive_masking.explainer import answer_distribution
 from expound.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, trajectory
 from expound.models import Batch, ExplainedModel
-from expound.training.masking.run import sample_stratified, select_texts
+from expound.training.masking import sample_stratified, select_texts
 from timing import DATA, MODELS, measure_seconds, parse_options, write_results
 
 STEPS, FEWER, TOGETHER = 10, 8, 8

@@ -32,8 +32,7 @@ from expound.explainers.learned.learned_attention import mean_head_logits
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Batch, Capture, ExplainedModel
 from expound.objectives import CrossEntropy, StepContext
-from expound.training.bilevel.inner_optimizers import make_inner_optimizer
-from expound.training.bilevel.lookahead import LookaheadStep, Student, seeded_random_state
+from expound.training.bilevel.lookahead import LookaheadStep, Student, make_inner_optimizer, seeded_random_state
 from expound.training.bilevel.scaffold import TeacherExplainer
 from expound.training.loop.training_module import TrainingModule
 from timing import DATA, load_minilm, measure_seconds, parse_options, write_results

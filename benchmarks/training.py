@@ -45,9 +45,8 @@ from expound.objectives import (
 )
 from expound.recipes import RECIPES
 from expound.training import ObjectiveTrainer
-from expound.training.bilevel.simulatability import Simulatability, SimulatingStudent
-from expound.training.loop.term_log import FIRST_STEPS
-from expound.training.loop.training_module import TrainingModule
+from expound.training.bilevel.criteria import Simulatability, SimulatingStudent
+from expound.training.loop.training_module import FIRST_STEPS, TrainingModule
 from expound_papers.answering_model import make_llama
 from timing import DATA, load_minilm, measure_ratios, parse_options, write_results
 

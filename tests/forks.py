@@ -93,7 +93,7 @@ class Forge:
 def forge():
     """Gives a forge, which is ended after the block."""
     # what is imported before the fork is not imported again by each command that trains
-    import_module("expound.training.loop.execute")
+    import_module("expound.training.loop.trainer")
     new = Forge()
     try:
         yield new

@@ -38,4 +38,4 @@ from .reports.explanations import Explanation as Explanation
 from .reports.explanations import Explanations as Explanations
 from .training import TrainResult as TrainResult
 from .training.terms import ExplanationTerms as ExplanationTerms
-from .training.with_objectives import with_objectives as with_objectives
+from .training.terms import with_objectives as with_objectives

@@ -15,7 +15,7 @@ import families
 from expound import ExpoundError
 from expound.models import ExplainedModel
 from expound.objectives import ExplanationGuidedLoss, StepContext
-from expound.objectives.teacher import compute_importance, select_least_important, to_distribution
+from expound.objectives.explanation_guided import compute_importance, select_least_important, to_distribution
 from expound.testing.models import replace_layer_norms
 from expound.training.loop.training_module import TrainingModule
 from smooth import along_directions

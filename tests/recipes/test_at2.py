@@ -20,7 +20,7 @@ from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
 from expound.models.loading.digest import digest_weights
 from expound.recipes import RECIPES
-from expound.training import ablation_effects
+from expound.training import source_attention
 from expound.training.citations import choose_threshold
 from expound.training.loop.run import METRICS
 from small import small, uneven
@@ -53,10 +53,10 @@ def test_the_command_makes_an_explainer_that_the_other_commands_take(tmp_path, c
 
 def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
     model, rows = small("bert"), texts("bert", 4)
-    monkeypatch.setattr(ablation_effects, "make_batches", lambda model, rows: ([row] for row in range(len(rows))))
+    monkeypatch.setattr(source_attention, "make_batches", lambda model, rows: ([row] for row in range(len(rows))))
     before = digest_weights(model.model)
     whole = train_explainer(model, tmp_path / "whole", rows)
-    measure_effects, asked = ablation_effects.measure_effects, []
+    measure_effects, asked = source_attention.measure_effects, []
 
     def stopping(*given):
         asked.append(1)
@@ -64,7 +64,7 @@ def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGTERM)
         return measure_effects(*given)
 
-    monkeypatch.setattr(ablation_effects, "measure_effects", stopping)
+    monkeypatch.setattr(source_attention, "measure_effects", stopping)
     stopped = train_explainer(model, tmp_path / "stopped", rows)
     assert not stopped.finished
     assert stopped.signal == signal.SIGTERM

@@ -12,8 +12,13 @@ from expound import ExpoundError
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Batch
 from expound.models.passes.hooks import skip_unread_positions
-from expound.training.bilevel.inner_optimizers import make_inner_optimizer
-from expound.training.bilevel.lookahead import LookaheadStep, Student, clip_factor, seeded_random_state
+from expound.training.bilevel.lookahead import (
+    LookaheadStep,
+    Student,
+    clip_factor,
+    make_inner_optimizer,
+    seeded_random_state,
+)
 from small import PAIRS, small, uneven
 from unrolled import UnrolledStep
 

@@ -17,7 +17,7 @@ from expound.objectives import Constraint, CrossEntropy, RationaleAlignment
 from expound.objectives.constraint import Multiplier, linear_schedule
 from expound.recipes import RECIPES
 from expound.training import ObjectiveTrainer, fine_tune
-from expound.training.loop.constrained import is_patience_exhausted
+from expound.training.loop.callbacks import is_patience_exhausted
 from expound.training.loop.training_module import LEARNED_FILE
 from runs import ARGUMENTS, bert, difference, load_generated, sentences, trainer, weights
 from test_resume import Interrupt

@@ -9,8 +9,7 @@ import expound
 import families
 from expound.errors import ExpoundError
 from expound.objectives import CrossEntropy, StepContext
-from expound.training.loop.data import mask_random_tokens
-from expound.training.loop.training_module import TrainingModule
+from expound.training.loop.training_module import TrainingModule, mask_random_tokens
 
 
 @pytest.fixture

@@ -26,17 +26,23 @@ from expound.data.selection import exclude_examples
 from expound.explainers.attributive_masking.losses import MaskWeights
 from expound.models import ExplainedModel
 from expound.objectives import CrossEntropy, StepContext
-from expound.objectives.masking import MaskingStep, MaskSparsity, PredictionPreservation
 from expound.recipes import RECIPES
 from expound.recipes.aml import WeightSearch, suggest_weights
 from expound.recipes.search import open_study
 from expound.testing.no_side_effects import find_changes, simulate_use, snapshot
 from expound.training import ObjectiveTrainer, RunOptions
 from expound.training.bilevel.students import Teaching
-from expound.training.loop.data import Collator
-from expound.training.loop.training_module import TrainingModule
-from expound.training.masking.module import MaskingModule
-from expound.training.masking.run import default_arguments, make_masking_arguments, sample_stratified, train_masking
+from expound.training.loop.training_module import Collator, TrainingModule
+from expound.training.masking import (
+    MaskingModule,
+    MaskingStep,
+    MaskSparsity,
+    PredictionPreservation,
+    default_arguments,
+    make_masking_arguments,
+    sample_stratified,
+    train_masking,
+)
 from forks import forge
 from test_resume import Interrupt
 

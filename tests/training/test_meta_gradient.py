@@ -7,7 +7,7 @@ from torch.func import functional_call
 from expound import ExpoundError
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Capture
-from expound.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
+from expound.training.bilevel.lookahead import explanation_divergence, meta_gradient
 from small import shared, small, uneven
 
 RATE, WEIGHT = 0.5, 5.0

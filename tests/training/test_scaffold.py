@@ -25,25 +25,27 @@ from expound.models import Capture, ExplainedModel
 from expound.models.loading.digest import digest_weights
 from expound.objectives import TrainingStep
 from expound.training import ObjectiveTrainer, RunOptions
-from expound.training.bilevel.inner_optimizers import make_inner_optimizer
-from expound.training.bilevel.lookahead import Student
-from expound.training.bilevel.scaffold import TeacherExplainer, make_static_explainer, normalize_scores
-from expound.training.bilevel.scaffold_module import OuterStep, ScaffoldModule
+from expound.training.bilevel.lookahead import Student, make_inner_optimizer
+from expound.training.bilevel.scaffold import (
+    GOLD,
+    OuterStep,
+    ScaffoldModule,
+    TeacherBatch,
+    TeacherExplainer,
+    encode_batches,
+    get_teacher_predictions,
+    label_by_teacher,
+    make_static_explainer,
+    normalize_scores,
+    predict_dataset,
+    teacher_outputs,
+)
 from expound.training.bilevel.students import (
     Teaching,
     _compute_explanations,
     _compute_head_logits,
     evaluate_student,
     train_students,
-)
-from expound.training.bilevel.teacher_outputs import (
-    GOLD,
-    TeacherBatch,
-    encode_batches,
-    get_teacher_predictions,
-    label_by_teacher,
-    predict_dataset,
-    teacher_outputs,
 )
 from expound.training.loop.run import find_newest_checkpoint
 from expound.training.loop.training_module import LEARNED_FILE

@@ -19,8 +19,7 @@ from expound.objectives import (
     StepContext,
     VirtualAdversarialLoss,
 )
-from expound.training.loop.data import sample_share
-from expound.training.loop.training_module import TrainingModule
+from expound.training.loop.training_module import TrainingModule, sample_share
 from runs import bert
 
 

@@ -21,7 +21,7 @@ from expound.objectives import (
     SufficiencyLoss,
     TrainingStep,
 )
-from expound.training.bilevel.simulatability import Simulatability, SimulatingStudent, select_held_out
+from expound.training.bilevel.criteria import Simulatability, SimulatingStudent, select_held_out
 from expound.training.loop.training_module import TrainingModule
 from small import PAIRS, small
 

@@ -15,7 +15,7 @@ import families
 from expound import Constraint, ExplainedModel, ExpoundError
 from expound.objectives import OBJECTIVES, TrainingStep
 from expound.training import ObjectiveTrainer, TrainingModule
-from expound.training.loop.data import Collator
+from expound.training.loop.training_module import Collator
 from expound.training.terms import ExplanationTerms
 from runs import ARGUMENTS, bert, difference, load_generated, run_in_two_processes
 

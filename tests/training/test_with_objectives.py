@@ -11,8 +11,7 @@ import families
 from expound import ExplainedModel, ExpoundError
 from expound.objectives import Constraint, CrossEntropy
 from expound.training import ObjectiveTrainer, TrainingModule
-from expound.training.inputs import MaskCollator
-from expound.training.terms import ExplanationTerms
+from expound.training.terms import ExplanationTerms, MaskCollator
 from runs import ARGUMENTS, bert, difference, load_generated
 
 CLASS_WEIGHTS = torch.tensor([1.0, 3.0])

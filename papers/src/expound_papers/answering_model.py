@@ -36,8 +36,9 @@ from expound.data.provenance import write_json
 from expound.errors import ExpoundError, check_choice
 from expound.models import load
 from expound.models.state import preserve_random_state
-from expound.training.loop.execute import StopAfterStep, TrainResult
+from expound.training.loop.callbacks import StopAfterStep
 from expound.training.loop.run import find_newest_checkpoint
+from expound.training.loop.trainer import TrainResult
 
 Architecture = Literal["llama", "gpt2"]
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -1,7 +1,7 @@
 from .ablation_fidelity import AblationFidelity as AblationFidelity
 from .attribution_entropy import AttributionEntropy as AttributionEntropy
-from .attribution_objective import AttributionObjective as AttributionObjective
 from .base import AdaptiveObjective as AdaptiveObjective
+from .base import AttributionObjective as AttributionObjective
 from .base import LabeledObjective as LabeledObjective
 from .base import Objective as Objective
 from .base import StepContext as StepContext

@@ -19,8 +19,7 @@ from expound.models import Batch
 from expound.models.perturbation.run import RemovalMethod
 from expound.models.rank_correlation import compute_pearson
 from expound.models.tasks import OutputKind
-from expound.objectives.attribution_objective import AttributionObjective
-from expound.objectives.base import StepContext, TrainingStep
+from expound.objectives.base import AttributionObjective, StepContext, TrainingStep
 from expound.objectives.teacher_memory import TeacherMemory, hash_examples
 
 DEFAULT_EXPLAINER = InputXGradient()

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from expound.explainers import Explainer
 from expound.explainers.attention.weights import AttentionRollout
-from expound.objectives.attribution_objective import AttributionObjective
-from expound.objectives.base import TrainingStep
-from expound.objectives.teacher import to_distribution
+from expound.objectives.base import AttributionObjective, TrainingStep
+from expound.objectives.explanation_guided import to_distribution
 
 ROLLOUT = AttentionRollout()
 

@@ -16,8 +16,7 @@ from expound.explainers import Explainer, SinglePass
 from expound.explainers.attention.weights import AttentionAll
 from expound.models import ExplainedModel
 from expound.models.hugging_face import Reference
-from expound.objectives.attribution_objective import AttributionObjective
-from expound.objectives.base import TrainingStep
+from expound.objectives.base import AttributionObjective, TrainingStep
 
 logger = logging.getLogger(__name__)
 ATTENTION = AttentionAll()

@@ -13,8 +13,7 @@ from expound.errors import ExpoundError, check_choice
 from expound.explainers import Explainer
 from expound.explainers.attention.weights import AttentionRollout
 from expound.models import Batch
-from expound.objectives.attribution_objective import AttributionObjective
-from expound.objectives.base import TrainingStep, has_usable_label
+from expound.objectives.base import AttributionObjective, TrainingStep, has_usable_label
 
 Distance = Literal["mae", "mse", "bce", "kl"]
 Scale = Literal["example", "position"]

@@ -13,8 +13,7 @@ from expound.explainers import Explainer
 from expound.explainers.learned.base import UntrainedExplainer
 from expound.explainers.learned.gates import BernoulliGates, HardKumaGates, expect_changes
 from expound.explainers.learned.rationale_extractor import RationaleExtractor
-from expound.objectives.attribution_objective import AttributionObjective
-from expound.objectives.base import TrainingStep, task_losses
+from expound.objectives.base import AttributionObjective, TrainingStep, task_losses
 
 DEFAULT_EXTRACTOR = UntrainedExplainer(RationaleExtractor)
 

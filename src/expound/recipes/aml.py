@@ -34,8 +34,10 @@ from expound.recipes.search import claim_place, count_finished, open_study, run_
 from expound.training import ObjectiveTrainer, RunOptions, TrainResult
 from expound.training.loop.data import log_once
 from expound.training.loop.starting_model import Source
-from expound.training.masking.module import MaskCollapseError, MaskingModule, PruningCallback
-from expound.training.masking.run import (
+from expound.training.masking import (
+    MaskCollapseError,
+    MaskingModule,
+    PruningCallback,
     default_arguments,
     make_masking_arguments,
     make_masking_model,

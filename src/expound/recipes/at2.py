@@ -20,10 +20,10 @@ from expound.models import ExplainedModel
 from expound.models.perturbation.run import RemovalMethod
 from expound.recipes.base import Effect, Recipe, load_explained_model
 from expound.training import RunOptions, TrainResult
-from expound.training.ablation_effects import FitOptions, train_source_attention
 from expound.training.citations import THRESHOLD_ROWS, choose_threshold
 from expound.training.loop.data import is_generation_data
 from expound.training.loop.starting_model import Source
+from expound.training.source_attention import FitOptions, train_source_attention
 
 Learner = Literal["attention_to_source", "hidden_state_probe"]
 LEARNERS: Mapping[str, type[FittedExplainer]] = {

@@ -28,8 +28,7 @@ from expound.objectives import (
 from expound.objectives.criterion import TEMPERATURE, Replacement
 from expound.recipes.base import Effect, Recipe
 from expound.training import CriterionModule, RunOptions, TrainResult
-from expound.training.bilevel.criteria import CRITERION_METRICS
-from expound.training.bilevel.simulatability import InnerOptimizerName, Simulatability, SimulatingStudent
+from expound.training.bilevel.criteria import CRITERION_METRICS, InnerOptimizerName, Simulatability, SimulatingStudent
 from expound.training.loop.lora import adapt_like, share_frozen_weights
 from expound.training.loop.starting_model import Source, load_starting_model
 

@@ -9,7 +9,7 @@ from expound.errors import ExpoundError
 from expound.explainers import Explainer
 from expound.explainers import explainer as make_explainer
 from expound.objectives import CrossEntropy, ExplanationGuidedLoss, GradientPenalty, Objective, VirtualAdversarialLoss
-from expound.objectives.teacher import Aggregation
+from expound.objectives.explanation_guided import Aggregation
 from expound.objectives.virtual_adversarial import Form
 from expound.recipes.base import Effect, Recipe
 

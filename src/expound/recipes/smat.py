@@ -20,8 +20,7 @@ from expound.models import ExplainedModel, load
 from expound.recipes.base import Recipe
 from expound.recipes.baseline import train_companion
 from expound.training import RunOptions, TrainResult
-from expound.training.bilevel.scaffold import StudentExplainer
-from expound.training.bilevel.scaffold_module import ScaffoldModule
+from expound.training.bilevel.scaffold import ScaffoldModule, StudentExplainer
 from expound.training.bilevel.students import Teaching
 from expound.training.loop.starting_model import Source
 

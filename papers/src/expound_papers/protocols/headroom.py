@@ -18,8 +18,8 @@ from expound.data.provenance import write_json
 from expound.errors import ExpoundError
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
 from expound.models import ExplainedModel
+from expound.training.bilevel.scaffold import compare_form, get_teacher_predictions, predict_dataset
 from expound.training.bilevel.students import Teaching
-from expound.training.bilevel.teacher_outputs import compare_form, get_teacher_predictions, predict_dataset
 from expound.training.loop.options import RunOptions
 from expound.training.loop.starting_model import Source, align_labels
 

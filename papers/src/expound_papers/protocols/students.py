@@ -27,8 +27,8 @@ def measure_simulatability(
     """
     from expound.metrics.simulatability import simulatability_gain
     from expound.models import load
+    from expound.training.bilevel.scaffold import label_by_teacher
     from expound.training.bilevel.students import evaluate_student
-    from expound.training.bilevel.teacher_outputs import label_by_teacher
 
     told = label_by_teacher(load(teacher, device=model.device), data)
     found = {"simulatability": evaluate_student(model, told)["simulatability"]}

@@ -1,23 +1,220 @@
-"""The gradient of a student's held-out loss with respect to the explanation it learned from (SMaT, IvRA's SIM)."""
+"""The gradient of a student's held-out loss through one step of its optimizer (SMaT, IvRA's simulatability)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from expound.errors import ExpoundError, unknown
 from expound.explainers.learned.learned_attention import LearnedAttention
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.passes.hooks import skip_unread_positions
 from expound.models.state import preserve_random_state
 from expound.objectives.base import task_losses
-from expound.training.bilevel.inner_optimizers import InnerOptimizer
-from expound.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
+
+Settings: TypeAlias = Mapping[str, Any]
+Rule: TypeAlias = Callable[[Tensor, Tensor, Settings, Settings], Tensor]
+TINY = 1e-38
+
+
+@dataclass(frozen=True)
+class InnerOptimizer:
+    """Computes a weight after an optimizer's next step from its name, value and gradient.
+
+    `kept` has the settings of each weight's parameter group, and the weight's optimizer state, by the weight's name.
+    """
+
+    rule: Rule
+    kept: Mapping[str, tuple[Settings, Settings]]
+
+    def __call__(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
+        """Return the weight after the step, with a graph to the gradient."""
+        return self.rule(weight, gradient, *self.kept[name])
+
+    @torch.no_grad()
+    def step(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
+        """Return the weight after the step, without a graph; the gradient may be overwritten."""
+        group, state = self.kept[name]
+        if self.rule is not _sgd_step:
+            return self(name, weight, gradient)
+        # SGD in place: θ' takes the gradient's memory, which saves a copy of all weights.
+        share, buffer = _undampened_share(group, state), state.get("momentum_buffer")
+        after = gradient.mul_(-group["lr"] * share).add_(weight, alpha=1 - group["lr"] * share * group["weight_decay"])
+        if buffer is None:
+            return after
+        return after.add_(buffer, alpha=-group["lr"] * group["momentum"])
+
+    @torch.no_grad()
+    def backward(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
+        """Return the derivative by the gradient, given the one by the new weight, `slope`, which is overwritten."""
+        group, state = self.kept[name]
+        if self.rule is _sgd_step:
+            return slope.mul_(-group["lr"] * _undampened_share(group, state))
+        # Adam: θ' = θ − rate·mean/scale, so ∂θ'/∂g = −rate·((1 − β₁)/scale − mean·∂scale/∂g/scale²).
+        if self.rule is _adam_step:
+            gradient = _add_weight_decay(gradient, weight, group)
+        moments = _update_moments(gradient, group, state)
+        curved = moments.mean.mul_(gradient).div_(moments.root).div_(moments.scale).mul_(-moments.bend)
+        return slope.mul_(curved.add_(1 - group["betas"][0]).div_(moments.scale)).mul_(-moments.rate)
+
+
+def make_inner_optimizer(optimizer: Any, weights: Mapping[str, Tensor]) -> InnerOptimizer:
+    """Return an optimizer's next step as a function of the gradient; the optimizer is not changed.
+
+    Args:
+        optimizer: SGD (also with momentum), Adam or AdamW, possibly wrapped by Accelerate.
+        weights: the weights it updates, by the names that the function will be called with.
+
+    Raises:
+        ExpoundError: another type of optimizer, or a weight that it does not update.
+    """
+    # Accelerate keeps the optimizer inside its wrapper.
+    bare: Optimizer = getattr(optimizer, "optimizer", optimizer)
+    # Exact types only: a subclass may step in another way.
+    rule = RULES.get(type(bare))
+    if rule is None:
+        raise unknown("inner optimizer", type(bare).__name__, [kind.__name__ for kind in RULES])
+    groups, kept = dict[Tensor, Settings](), dict[str, tuple[Settings, Settings]]()
+    for group in bare.param_groups:
+        if group.get("amsgrad") or group.get("maximize") or group.get("nesterov"):
+            raise ExpoundError("amsgrad, maximize and nesterov are not supported for a student's optimizer")
+        groups |= dict.fromkeys(group["params"], group)
+    for name, weight in weights.items():
+        if weight not in groups:
+            raise ExpoundError(f"the optimizer does not step {name}")
+        kept[name] = (groups[weight], bare.state.get(weight, {}))
+    return InnerOptimizer(rule, kept)
+
+
+def _sgd_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    gradient = _undampened_share(group, state) * (gradient + group["weight_decay"] * weight)
+    before = state.get("momentum_buffer")
+    if group["momentum"] and before is not None:
+        gradient = gradient + group["momentum"] * before
+    rate: float = group["lr"]
+    return weight - rate * gradient
+
+
+def _undampened_share(group: Settings, state: Settings) -> float:
+    """Return the share of a gradient that enters SGD's step, which is 1 without dampening."""
+    # As in torch, the first step with momentum is not dampened.
+    if not group["momentum"] or state.get("momentum_buffer") is None:
+        return 1.0
+    return 1.0 - float(group["dampening"])
+
+
+def _adam_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    mean, scale, rate = _update_moments(_add_weight_decay(gradient, weight, group), group, state)[:3]
+    return torch.addcdiv(weight, mean, scale, value=-rate)
+
+
+def _adamw_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    mean, scale, rate = _update_moments(gradient, group, state)[:3]
+    return torch.addcdiv(weight * (1 - group["lr"] * group["weight_decay"]), mean, scale, value=-rate)
+
+
+def _add_weight_decay(gradient: Tensor, weight: Tensor, group: Settings) -> Tensor:
+    if not group["weight_decay"]:
+        return gradient
+    return gradient.add(weight, alpha=group["weight_decay"])
+
+
+class AdamMoments(NamedTuple):
+    """The parts of Adam's step rate · mean / scale; by the gradient, `scale` has the slope bend · gradient / root."""
+
+    mean: Tensor
+    scale: Tensor
+    rate: float
+    root: Tensor
+    bend: float
+
+
+def _update_moments(gradient: Tensor, group: Settings, state: Settings) -> AdamMoments:
+    """Return the moments after a gradient."""
+    first, second = map(float, group["betas"])
+    count = float(state.get("step", 0)) + 1
+    mean, square = gradient * (1 - first), gradient.square().mul_(1 - second)
+    if state:
+        mean, square = mean.add_(state["exp_avg"], alpha=first), square.add_(state["exp_avg_sq"], alpha=second)
+    # The square root has an infinite slope at 0, which an unused weight's second moment is.
+    root, whole = square.clamp(min=TINY).sqrt_(), (1 - second**count) ** 0.5
+    scale = (root / whole).add_(group["eps"])
+    return AdamMoments(mean, scale, float(group["lr"]) / (1 - first**count), root, (1 - second) / whole)
+
+
+RULES: dict[type[Optimizer], Rule] = {SGD: _sgd_step, AdamW: _adamw_step, Adam: _adam_step}
+
+
+SMALLEST = 1e-7
+
+
+def explanation_divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """Compute KL(teacher ‖ student) of explanations [B, L], the explanation term of SMaT's student (eq. 3).
+
+    Explanations are distributions over positions. The divergence is a sum over positions and a mean over examples.
+    """
+    return (teacher * (_clipped_log(teacher) - _clipped_log(student))).sum(-1).mean()
+
+
+def meta_gradient(
+    teacher: Tensor,
+    coefficients: Sequence[Tensor],
+    student: Callable[[Mapping[str, Tensor]], Tensor],
+    weights: Mapping[str, Tensor],
+    slopes: Mapping[str, Tensor],
+    step: float,
+) -> tuple[Tensor, ...]:
+    """Return the outer loss's gradient at the teacher's coefficients, through one inner step of SGD (eq. 8 and 9).
+
+    The coefficients act on the inner step θ' = θ − η ∇_θ (L_sim + β·KL(e_T ‖ e_S(θ))) through e_T alone, so
+    ∂L_outer/∂φ_T = η β ∂/∂φ_T mean_b Σ_m e_T,m D_m, where D is the derivative of log e_S at θ along
+    ∇_θ' L_outer: one forward-mode pass, no graph through the inner step and no second backward pass.
+
+    Args:
+        teacher: e_T [B, L], with a graph to `coefficients`.
+        coefficients: φ_T.
+        student: computes e_S [B, L] from weights by name, with the same dropout as the inner step. Its operations
+            need forward-mode derivatives: use a pass with `Capture(differentiable_twice=True)`.
+        weights: θ, the weights that the inner step changes.
+        slopes: ∇_θ' L_outer, by the same names.
+        step: η·β, times the factor of gradient clipping, which is treated as a constant.
+
+    Raises:
+        ExpoundError: the names differ, or the explanation does not depend on the weights.
+    """
+    if weights.keys() != slopes.keys():
+        differing = ", ".join(sorted(weights.keys() ^ slopes.keys()))
+        raise ExpoundError(f"expected one slope for each of the student's weights; without partner: {differing}")
+    # Only e_T has a graph here; D is a constant for φ_T, as θ does not depend on it.
+    change = _directional_derivative(student, weights, slopes)
+    return torch.autograd.grad(step * (teacher * change).sum(-1).mean(), list(coefficients))
+
+
+@torch.no_grad()
+def _directional_derivative(
+    student: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
+) -> Tensor:
+    """Return the derivative [B, L] of the student's log-explanation along a direction of its weights, `slopes`."""
+    with forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(weight.detach(), slopes[name]) for name, weight in weights.items()}
+        tangent: Tensor | None = forward_ad.unpack_dual(_clipped_log(student(duals))).tangent
+    if tangent is None:
+        raise ExpoundError("the student's explanation does not depend on the weights that the inner step changes")
+    return tangent
+
+
+def _clipped_log(probabilities: Tensor) -> Tensor:
+    # A sparse explanation has zeros. Below the clip a student's probability gets no gradient, and none is infinite.
+    return probabilities.clamp(SMALLEST, 1 - SMALLEST).log()
+
 
 Part = Literal["loss", "simulation", "explanation"]
 

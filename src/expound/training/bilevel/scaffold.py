@@ -1,28 +1,211 @@
-"""The explanation term of a student's loss, and the teacher's explainer that may learn to teach (SMaT)."""
+"""A student that learns from a teacher, and the teacher's explainer that learns to teach (SMaT)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
+from datasets import ClassLabel, Dataset, List, Value
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
 
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer, explainer
 from expound.explainers.learned.learned_attention import LearnedAttention, softmax_over
 from expound.explainers.learned.parameterized_attention import Layers, Normalizer, ParameterizedAttention
-from expound.models import Capture, ExplainedModel
+from expound.metrics.simulatability import simulatability
+from expound.models import Batch, Capture, ExplainedModel
+from expound.models.encoding.encode import make_batches
+from expound.models.encoding.labels import renumber_labels
 from expound.models.outputs import to_float32
-from expound.objectives import Objective, TrainingStep
-from expound.training.bilevel.lookahead import clip_factor
-from expound.training.bilevel.meta_gradient import explanation_divergence
-from expound.training.bilevel.teacher_outputs import TeacherBatch, TeacherOutputs
+from expound.models.passes.hooks import skip_unread_positions
+from expound.models.tasks import Task
+from expound.objectives import Objective, StepContext, TrainingStep
+from expound.training.bilevel.lookahead import (
+    LookaheadStep,
+    Student,
+    clip_factor,
+    explanation_divergence,
+    make_inner_optimizer,
+    seeded_random_state,
+)
+from expound.training.loop import evaluation
 from expound.training.loop.run import vocabulary_digest
+from expound.training.loop.training_module import Collator, TrainingModule
+
+ROW, GOLD = "row", "gold"
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TeacherBatch(Batch):
+    """A batch with the teacher's predictions as labels, and its explanation [B, L], zero at padding."""
+
+    teacher_explanation: Tensor | None = None
+
+    @classmethod
+    def from_batch(cls, batch: Batch, teacher_explanation: Tensor) -> Self:
+        """Return the batch with an explanation."""
+        return cls(
+            **{field.name: getattr(batch, field.name) for field in fields(Batch)},
+            teacher_explanation=teacher_explanation,
+        )
+
+
+class RowCollator(Collator):
+    """A collator that also returns the numbers of a batch's examples in the dataset."""
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
+        """Return {"batch", "rows" [B]}, without "rows" for data that has no numbers."""
+        batch: dict[str, Any] = dict(super().__call__(rows))
+        if ROW in rows[0]:
+            batch["rows"] = torch.tensor([row[ROW] for row in rows])
+        return batch
+
+
+class TeacherOutputs:
+    """K values for every position of every example, in a memory-mapped file.
+
+    Args:
+        values: [positions, K], one example after the other, in any order.
+        starts: the first position of each example in `values`.
+        lengths: the number of positions of each example.
+    """
+
+    def __init__(self, values: Array, starts: Sequence[int], lengths: Sequence[int]) -> None:
+        self.values, self.starts, self.lengths = values, starts, lengths
+
+    # It never changes, so that copies of an objective can share it.
+    def __deepcopy__(self, memory: Any) -> Self:
+        return self
+
+    def read(self, rows: Tensor, attended: Tensor) -> Tensor:
+        """Return the values of examples [B, K, L] on the device of `attended` [B, L], zero at padding.
+
+        Raises:
+            ExpoundError: an example has another number of positions than the teacher saw.
+        """
+        result = torch.zeros(*attended.shape, self.values.shape[1])
+        real = attended.cpu()
+        for place, row in enumerate(rows.tolist()):
+            start, length, expected = self.starts[row], self.lengths[row], int(real[place].sum())
+            if length != expected:
+                raise ExpoundError(
+                    f"the teacher cuts row {row} into {length} positions, the student into {expected}: "
+                    "give both the same tokenizer, picture size and max_length"
+                )
+            # Copied, since torch does not support the read-only memory of the map.
+            result[place, real[place]] = torch.from_numpy(np.array(self.values[start : start + length]))
+        return result.transpose(1, 2).to(attended.device)
+
+
+def teacher_outputs(
+    teacher: ExplainedModel, data: Dataset, compute: Callable[[Batch], Tensor], folder: Path | None = None
+) -> TeacherOutputs:
+    """Compute values for every position of every example.
+
+    Args:
+        teacher: the model that encodes the examples.
+        data: examples in canonical form.
+        compute: returns values [B, K, L] of a batch.
+        folder: folder of the file that keeps the values until the process ends. Default: the folder of temporary files.
+    """
+    starts, lengths, filled, channels = [0] * len(data), [0] * len(data), 0, 0
+    with tempfile.TemporaryFile(dir=folder) as file, torch.no_grad():
+        for indices, batch in encode_batches(teacher, data):
+            values = compute(batch).transpose(1, 2).float()
+            channels = values.shape[2]
+            for place, row in enumerate(indices):
+                own = values[place, batch.attended[place]].cpu().numpy()
+                starts[row], lengths[row] = filled, len(own)
+                filled += len(own)
+                file.write(own.tobytes())
+        file.flush()
+        # The map stays valid after its temporary file is closed and removed; the disk space is freed with it.
+        return TeacherOutputs(np.memmap(file, np.float32, "r", shape=(filled, channels)), starts, lengths)
+
+
+def _select_inputs(data: Dataset) -> Dataset:
+    """Return the columns that a model reads, without labels and rationales."""
+    return data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names])
+
+
+def encode_batches(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[int], Batch]]:
+    """Yield the data in batches of similar length, with the numbers of their examples."""
+    rows = list(_select_inputs(data))
+    for indices in make_batches(model, rows):
+        yield indices, model.encode([rows[index] for index in indices])
+
+
+def predict_dataset(model: ExplainedModel, data: Dataset) -> Array:
+    """Return a model's predictions in the data's order, see `evaluation.compute_predictions`."""
+    return evaluation.predict_rows(model, _select_inputs(data))
+
+
+def compare_form(task: Task, predicted: Array) -> Array:
+    """Return the predictions in the form in which students are compared: classes [n], values [n] or spans [n, 2]."""
+    if task.supports("classes"):
+        classes: Array = predicted.argmax(-1)
+        return classes
+    if task.predicts_number:
+        return predicted[:, 0]
+    return predicted.astype(np.int64)
+
+
+def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
+    """Return the data for a student: labels are the teacher's predictions, people's labels become the column `gold`.
+
+    Labels are numbered as the teacher's outputs, and examples get a column `row`. Rationales are left out.
+
+    Raises:
+        ExpoundError: simulatability is not defined for the teacher's task.
+    """
+    task = teacher.task
+    if not task.supports("one_target"):
+        raise ExpoundError("students learn one class, a value or a span per example, not several labels at once")
+    labels = compare_form(task, predict_dataset(teacher, data))
+    column = "answer" if task.reads_context else "label"
+    kept = _select_inputs(data)
+    if task.reads_context:
+        spans = []
+        for start, end in labels.tolist():
+            spans.append([] if start == end else [[start, end]])
+        kept = kept.add_column(column, spans, feature=List(List(Value("int32"))))
+    else:
+        feature = Value("float32")
+        if not task.predicts_number:
+            feature = ClassLabel(names=list(teacher.labels))
+        kept = kept.add_column(column, labels.tolist(), feature=feature)
+    if column in data.column_names:
+        gold = [row[column] for row in renumber_labels(teacher, data)]
+        kept = kept.add_column(GOLD, gold, feature=kept.features[column])
+    kept = kept.add_column(ROW, list(range(len(kept))))
+    kept.info.description = data.info.description
+    return kept
+
+
+def restore_gold(data: Dataset) -> Dataset | None:
+    """Return a student's data with people's labels restored, or None without such labels."""
+    column = "answer" if "answer" in data.column_names else "label"
+    if GOLD not in data.column_names:
+        return None
+    return data.remove_columns(column).rename_column(GOLD, column)
+
+
+def get_teacher_predictions(data: Dataset) -> Array:
+    """Return the teacher's predictions in a student's data, in the form of `compare_form`."""
+    if "answer" in data.column_names:
+        return np.array([spans[0] if spans else (0, 0) for spans in data["answer"][:]])
+    return np.asarray(data["label"][:])
+
 
 LEARNED, NONE = "learned", "none"
 StudentExplainer = Literal["parameterized_attention", "interpretable_attention"]
@@ -234,3 +417,152 @@ def require_single_process(accumulation: int, processes: int, masked_share: floa
             "a teacher's explainer is learned from whole steps in one process: set gradient_accumulation_steps to 1, "
             "masked_share to 0, and start one process"
         )
+
+
+class ScaffoldModule(TrainingModule):
+    """A student of data labeled by `label_by_teacher`; `OuterStep` trains a learned teacher explainer with it.
+
+    Evaluations have the figure `simulatability`. The task's figures are against people's labels if the data has them,
+    else against the teacher's predictions.
+    """
+
+    def __init__(self, explained: ExplainedModel, objectives: Sequence[Objective], masked_share: float = 0.0) -> None:
+        super().__init__(explained, objectives, masked_share)
+        self.scaffolding = next((each for each in self.objectives if isinstance(each, Scaffolding)), None)
+        self.teacher_batch: TeacherBatch | None = None
+        self.rows = torch.zeros(0, dtype=torch.long)
+        self.outer_losses: list[float] = []
+
+    def make_collator(self) -> Collator:
+        """Return a collator that also returns the numbers of examples."""
+        return RowCollator(self.explained)
+
+    def attach(self, trainer: Trainer) -> None:
+        """Add the outer step if the teacher's explainer learns; raise ExpoundError for arguments that it refuses."""
+        super().attach(trainer)
+        args, scaffolding = trainer.args, self.scaffolding
+        if scaffolding is None:
+            return
+        if args.gradient_checkpointing:
+            # The student's passes skip positions that no answer depends on, which checkpointing would run again.
+            raise ExpoundError("gradient checkpointing does not apply to students: set gradient_checkpointing=False")
+        if scaffolding.teacher is not None:
+            require_single_process(args.gradient_accumulation_steps, args.world_size, self.masked_share)
+            if scaffolding.without_lookahead and trainer.accelerator.scaler is not None:
+                # The backward pass leaves gradients times the scaler's factor in `.grad`.
+                raise ExpoundError("fp16 scales the student's gradients: keep the lookahead step, or train in bf16")
+            trainer.add_callback(OuterStep(trainer, self, scaffolding))
+
+    @classmethod
+    def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """Add the figure `simulatability`; higher is better. The scaffolding term has no dev figure."""
+        figures = super().higher_is_better(task, objectives) | {"simulatability": True}
+        figures.pop(Scaffolding.name, None)
+        return figures
+
+    def forward(self, batch: Batch, context: StepContext | None = None, rows: Tensor | None = None) -> dict[str, Any]:
+        """Return the outputs; a training batch gets the explanations of the teacher of its examples, the `rows` [B]."""
+        if self.scaffolding is None or rows is None or not self.training:
+            return super().forward(batch, context)
+        self.rows = rows
+        # The teacher's explanations keep their precision under autocast.
+        with torch.no_grad(), torch.autocast(batch.device.type, enabled=False):
+            self.teacher_batch = TeacherBatch.from_batch(batch, self.scaffolding.explain_rows(rows, batch.attended))
+        drawn: Any = nullcontext()
+        if self.scaffolding.without_lookahead:
+            drawn = seeded_random_state(self.context.generator("student").initial_seed())
+        with skip_unread_positions(self.explained, batch), drawn:
+            return super().forward(self.teacher_batch, context)
+
+    def score(self, predicted: Any, dataset: Any, batch_size: int) -> dict[str, float]:
+        """Return the figures against people's labels if there are any, and the simulatability of the teacher."""
+        task, gold = self.explained.task, restore_gold(dataset)
+        sim = simulatability(task.name, compare_form(task, predicted), get_teacher_predictions(dataset))
+        return super().score(predicted, gold or dataset, batch_size) | {"simulatability": sim}
+
+    def pop_evaluation(self) -> dict[str, float]:
+        """Return the figures without the scaffolding term, since dev data has no explanations of the teacher."""
+        figures = super().pop_evaluation()
+        figures.pop(Scaffolding.name, None)
+        return figures
+
+    def pop_logs(self) -> dict[str, float]:
+        """Add the mean outer loss since the last log, and the number of heads that the teacher's explainer uses."""
+        logs = super().pop_logs()
+        if self.outer_losses and self.scaffolding is not None and self.scaffolding.learned_teacher is not None:
+            active = int((self.scaffolding.learned_teacher.explainer.head_weights() > 0).sum())
+            mean = sum(self.outer_losses) / len(self.outer_losses)
+            logs |= {"outer_simulation": mean, "active_heads": float(active)}
+            self.outer_losses = []
+        return logs
+
+    def save(self, folder: Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        """Save also the explainers of student and teacher."""
+        super().save(folder, state_dict)
+        if self.scaffolding is not None and self.scaffolding.scaffold is not None:
+            self.scaffolding.scaffold.save(folder)
+
+
+class OuterStep(TrainerCallback):
+    """Trains the teacher's explainer: the outer steps of the bi-level loop (Fernandes et al. 2022).
+
+    After every `interval`-th inner step, of the student (SMaT, eq. 6 and 7), one outer step updates the teacher's
+    coefficients (eq. 8 and 9) on a batch of dev data. The student is never reset. Without a lookahead step, the outer
+    step comes between the student's backward pass and its step.
+    """
+
+    def __init__(self, trainer: Any, module: ScaffoldModule, scaffolding: Scaffolding) -> None:
+        self.trainer, self.module, self.scaffolding = trainer, module, scaffolding
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take the outer step before the gradients are used, if it has no lookahead step."""
+        if self.scaffolding.without_lookahead:
+            self.take(state.global_step + 1)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take the outer step before this step is evaluated or saved."""
+        if not self.scaffolding.without_lookahead:
+            self.take(state.global_step)
+
+    def take(self, number: int) -> None:
+        """Take the outer step that belongs to inner step `number` (from 1), if `number` is a multiple of `interval`.
+
+        It uses the student's last batch and the next held-out batch of the dev data.
+        """
+        trainer, module, scaffolding = self.trainer, self.module, self.scaffolding
+        teacher, batch = scaffolding.learned_teacher, module.teacher_batch
+        if number % scaffolding.interval or teacher is None or batch is None or scaffolding.scaffold is None:
+            return
+        # Outer steps are counted in the teacher's optimizer state, so that a resumed run takes the same batches.
+        held_out = self.held_out_batch(int(teacher.count))
+        student = Student(module.explained, scaffolding.scaffold.student, scaffolding.weight)
+        weights = student.trainable_weights()
+        chosen: dict[str, Any] = {"seed": self.seed("lookahead")}
+        max_norm = trainer.args.max_grad_norm
+        if scaffolding.without_lookahead:
+            # These gradients are clipped already.
+            found = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
+            chosen, max_norm = {"seed": self.seed("student"), "gradients": found}, None
+        lookahead = LookaheadStep(student, make_inner_optimizer(trainer.optimizer, weights), max_norm)
+        with trainer.accelerator.autocast(), teacher.requiring_gradients() as coefficients:
+            teacher_explanation = scaffolding.explain_rows(module.rows, batch.attended)
+            slope, loss = lookahead.gradient(batch, teacher_explanation, held_out, **chosen)
+            (gradient,) = torch.autograd.grad(teacher_explanation, coefficients, slope.to(teacher_explanation))
+        if not torch.isfinite(gradient).all():
+            raise module.not_finite_error("the gradient of the teacher's explainer is")
+        teacher.step(gradient, scaffolding.rate, scaffolding.max_norm)
+        module.outer_losses.append(float(loss))
+
+    def seed(self, purpose: str) -> int:
+        """Return the seed of the numbers drawn for a purpose in this step."""
+        args, state = self.trainer.args, self.trainer.state
+        return StepContext(args.seed, state.global_step, args.process_index).generator(purpose).initial_seed()
+
+    def held_out_batch(self, number: int) -> Batch:
+        """Return the batch of dev data for outer step `number` (from 0): shuffled epochs, one after the other."""
+        args, data = self.trainer.args, self.trainer.eval_dataset
+        size = min(args.train_batch_size, len(data))
+        epoch, part = divmod(number, len(data) // size)
+        order = torch.randperm(len(data), generator=StepContext(args.seed, epoch).generator("held out"))
+        rows = order[part * size : (part + 1) * size].tolist()
+        return self.module.explained.encode([data[row] for row in rows]).to(args.device)

@@ -32,29 +32,27 @@ from expound.training.bilevel.scaffold import (
     LAST,
     LEARNED,
     NONE,
-    Scaffolding,
-    StudentExplainer,
-    default_weight,
-    make_static_explainer,
-    normalize_scores,
-)
-from expound.training.bilevel.scaffold_module import ScaffoldModule
-from expound.training.bilevel.teacher_outputs import (
     ROW,
+    Scaffolding,
+    ScaffoldModule,
+    StudentExplainer,
     compare_form,
+    default_weight,
     get_teacher_predictions,
     label_by_teacher,
+    make_static_explainer,
+    normalize_scores,
     predict_dataset,
     restore_gold,
     teacher_outputs,
 )
 from expound.training.loop import evaluation
-from expound.training.loop.execute import TrainResult
 from expound.training.loop.fine_tune import fine_tune
 from expound.training.loop.lora import share_frozen_weights
 from expound.training.loop.options import RunOptions
 from expound.training.loop.run import vocabulary_digest
 from expound.training.loop.starting_model import Source, align_labels, is_from_scratch
+from expound.training.loop.trainer import TrainResult
 
 FIGURES_FILE = "student.json"
 

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset, List, Value
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from expound.errors import ExpoundError
-from expound.models import Batch, ExplainedModel
+from expound.models import ExplainedModel
 from expound.objectives import StepContext
-
-
-class Collator:
-    """Encodes examples as {"batch": a `Batch` in main memory}, in the way the model encodes all its inputs."""
-
-    def __init__(self, model: ExplainedModel) -> None:
-        self.model = model
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Batch]:
-        """Return the examples as a batch on the CPU."""
-        # The Trainer moves batches to the device: loader processes must not touch an accelerator.
-        return {"batch": self.model.encode(examples, device="cpu")}
 
 
 class OrderedSampler(Sampler[int]):
@@ -111,36 +95,6 @@ def tokenize_responses(model: ExplainedModel, data: Dataset) -> Dataset:
             ids += end
         responses.append(ids)
     return data.remove_columns("response").add_column("response", responses, feature=List(Value("int64")))
-
-
-def sample_share(batch: Batch, share: float, context: StepContext) -> Batch:
-    """Return ⌈share · B⌉ examples of a batch in its order, in training random ones, without padding common to all."""
-    if not 0 < share <= 1:
-        raise ExpoundError(f"expected a share of the batch above 0 and up to 1, got {share}")
-    # Rounding first: 0.07 · 100 = 7.000000000000001 would give eight examples.
-    size = math.ceil(round(share * len(batch), 9))
-    if context.training:
-        order = torch.randperm(len(batch), generator=context.generator("share of the batch"))
-    else:
-        # Evaluations are compared with each other: always the same examples, of all lengths.
-        order = torch.arange(size) * len(batch) // size
-    return batch.select(order[:size].sort().values).trim_padding()[0]
-
-
-def mask_random_tokens(model: ExplainedModel, batch: Batch, share: float, context: StepContext) -> Batch:
-    """Return the batch with random tokens masked in a random `share` of its examples (Madsen et al. 2024, §3).
-
-    Masked fine-tuning teaches a model to read inputs from which words were removed, as faithfulness metrics ask it to.
-    """
-    if model.modality != "text":
-        raise ExpoundError("masked fine-tuning replaces words: it does not apply to images")
-    generator = context.generator("masked fine-tuning", batch.device)
-    # Each masked example has a masking rate of its own, uniform in [0, 1], so that the model sees all rates.
-    selection, rate = torch.rand(2, len(batch), 1, generator=generator, device=batch.device)
-    draws = torch.rand(batch.content.shape, generator=generator, device=batch.device)
-    is_masked = batch.content & (draws < rate) & (selection < share)
-    input_ids = batch.inputs["input_ids"].masked_fill(is_masked, model.mask_id)
-    return replace(batch, inputs=batch.inputs | {"input_ids": input_ids})
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from expound.models.layers.architecture import unwrap_adapter
 from expound.models.layers.head_activation import HEAD_KEY, set_head_activation, shares_encoder_activation
 from expound.models.loading.digest import digest_processor, digest_weights
 from expound.objectives import CrossEntropy, Objective
+from expound.training.loop.callbacks import StopAfterStep
 from expound.training.loop.data import tokenize_responses
 from expound.training.loop.evaluation import HIGHER_IS_BETTER
-from expound.training.loop.execute import StopAfterStep, TrainResult, execute
 from expound.training.loop.lora import choose_weights, keep_model
 from expound.training.loop.options import (
     DEFAULT_ARGUMENTS,
@@ -41,9 +41,8 @@ from expound.training.loop.starting_model import (
     load_starting_model,
     require_labels,
 )
-from expound.training.loop.term_log import IDLE_SHARE
-from expound.training.loop.trainer import ObjectiveTrainer
-from expound.training.loop.training_module import TrainingModule
+from expound.training.loop.trainer import ObjectiveTrainer, TrainResult, execute
+from expound.training.loop.training_module import IDLE_SHARE, TrainingModule
 
 logger = logging.getLogger(__name__)
 OUTCOME_OPTIONS = (

@@ -1,10 +1,15 @@
-"""The training loop: transformers' Trainer with a module that computes its own loss."""
+"""The training loop: transformers' Trainer with a module that computes its own loss, and its execution in a folder."""
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 import re
+import time
+from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +29,27 @@ from transformers import (
 )
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from expound.errors import ExpoundError
+from expound.data.hub import push
+from expound.data.provenance import write_json
+from expound.errors import ExpoundError, Stopped
+from expound.models import ExplainedModel
+from expound.models.encoding import encode as encoding
 from expound.models.layers.architecture import unwrap_adapter
 from expound.objectives import Constraint
+from expound.reports.hub_card import format_hub_card
 from expound.reports.progress import is_interactive
-from expound.training.loop.constrained import FeasibleStopping, derive_feasibility
-from expound.training.loop.data import OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
+from expound.training.loop.callbacks import (
+    EvaluationLog,
+    FeasibleStopping,
+    Forecast,
+    ProgressBar,
+    SlowStepWarning,
+    StopAfterStep,
+)
+from expound.training.loop.data import OrderedSampler, log_once, shuffle_by_length, sort_longest_first, text_lengths
 from expound.training.loop.options import RunOptions
-from expound.training.loop.prepare import require_recomputable
-from expound.training.loop.progress import EvaluationLog, Forecast, ProgressBar, SlowStepWarning
-from expound.training.loop.training_module import TrainingModule
+from expound.training.loop.run import HISTORY, TrainingRun, read_final_step
+from expound.training.loop.training_module import TrainingModule, derive_feasibility, require_recomputable
 
 AUXILIARY_ROWS = 200
 """Dev rows on which terms other than the task's loss are evaluated, about."""
@@ -301,3 +317,113 @@ def set_learned_rates(optimizer: torch.optim.Optimizer, module: TrainingModule, 
             for group in optimizer.param_groups:
                 group["params"] = [weight for weight in group["params"] if weight not in learned]
             optimizer.add_param_group({"params": own, "lr": rate * objective.lr_multiplier, "weight_decay": 0.0})
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The result of a training run: the best model and its figures.
+
+    `model`: the best model, in evaluation mode, as saved in `output_dir`. `metrics`: its figures on the dev split.
+    `finished`: False after a stop by a signal; the same call resumes the run. `reused`: whether the run was finished
+    before this call.
+    """
+
+    output_dir: Path
+    model: ExplainedModel
+    metrics: Mapping[str, Any]
+    steps: int = 0
+    seconds: float = 0.0
+    finished: bool = True
+    reused: bool = False
+    signal: int | None = None
+
+    def require_finished(self, training: str) -> None:
+        """Raise Stopped if a signal stopped the run; `training` names it in the message."""
+        if not self.finished:
+            raise Stopped(f"{training} was stopped: the same call resumes it", self.signal)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Everything that a finished run logged, in order; infinite numbers are None."""
+        history: list[dict[str, Any]] = json.loads((self.output_dir / HISTORY).read_text(encoding="utf-8"))["history"]
+        return history
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+        """Push the folder, with a model card, to a repository of the hub and return its URL. See `expound push`."""
+        return push(self.output_dir, repo_id, format_hub_card(self.output_dir, repo_id), private=private, token=token)
+
+
+def execute(
+    run: TrainingRun,
+    args: TrainingArguments,
+    options: RunOptions,
+    make_trainer: Callable[[StopAfterStep], ObjectiveTrainer],
+    load_finished: Callable[[], ExplainedModel],
+) -> TrainResult:
+    """Train to the end or to a signal; a finished run of the same configuration is not repeated.
+
+    Args:
+        run: the folder and the configuration that the outcome depends on.
+        args: the Trainer's arguments.
+        options: whether to resume or to replace what the folder holds.
+        make_trainer: makes the trainer, with the given callback among its own; called before the first step.
+        load_finished: loads the model of a run that was finished before.
+    """
+    metrics = run.finished_metrics() if options.resume and not options.overwrite else None
+    if metrics is not None:
+        logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
+        return TrainResult(run.folder, load_finished(), metrics, reused=True)
+    stop = StopAfterStep()
+    with run.writing(writes=args.should_save):
+        # The main process clears the folder before the others look for a checkpoint in it.
+        with args.main_process_first(local=False):
+            checkpoint = run.begin(resume=options.resume, overwrite=options.overwrite, writes=args.should_save)
+        return _train_and_save(make_trainer(stop), run, checkpoint, stop)
+
+
+def _train_and_save(
+    trainer: ObjectiveTrainer, run: TrainingRun, checkpoint: Path | None, stop: StopAfterStep
+) -> TrainResult:
+    started, model = time.monotonic(), trainer.module.explained
+    with log_once(encoding.__name__):
+        with stop.listening():
+            _train(trainer, checkpoint)
+        model.eval()
+        steps = trainer.state.global_step
+        if stop.stopped and steps < trainer.state.max_steps:
+            seconds = time.monotonic() - started
+            return TrainResult(run.folder, model, {}, steps, seconds, finished=False, signal=stop.signal)
+        figures = trainer.evaluate_finished()
+    seconds = time.monotonic() - started
+    metrics = {}
+    for name, value in figures.items():
+        # The others are about the machine, as the seconds of the evaluation.
+        if name.startswith("eval_") and not name.endswith(("_runtime", "_per_second", "_preparation_time")):
+            metrics[name.removeprefix("eval_")] = value
+    staging = run.empty_staging_folder()
+    trainer.save_model(str(staging))
+    if trainer.args.should_save:
+        # The Trainer's summary covers its last call only, which may have begun at a checkpoint.
+        history = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
+        write_json(staging / HISTORY, {"history": history})
+        run.finish(staging, metrics)
+    return TrainResult(run.folder, model, metrics, steps, seconds)
+
+
+def _train(trainer: ObjectiveTrainer, checkpoint: Path | None) -> None:
+    """Train to the end, from a checkpoint if there is one."""
+    if checkpoint is None:
+        trainer.train()
+        return
+    original_args, final_step = trainer.args, read_final_step(checkpoint)
+    trainer.args = copy(original_args)
+    trainer.args.eval_on_start = False
+    # If early stopping ended the training with this checkpoint, no step may follow. The Trainer would take one, since
+    # it clears the restored stop flag when training begins.
+    if final_step is not None:
+        trainer.args.max_steps = final_step
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    trainer.args = original_args

@@ -1,7 +1,9 @@
-"""The module that a Trainer trains: the model together with its objectives."""
+"""The module that a Trainer trains: the model together with its objectives, and the log of their terms."""
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -24,9 +26,6 @@ from expound.models.outputs import require_finite_logits
 from expound.models.state import get_lock
 from expound.objectives import AdaptiveObjective, Constraint, CrossEntropy, Objective, StepContext, TrainingStep
 from expound.training.loop import evaluation
-from expound.training.loop.data import Collator, mask_random_tokens, sample_share
-from expound.training.loop.prepare import create_explainer
-from expound.training.loop.term_log import FIRST_STEPS, LOSS, PROBED_STEPS, TermLog, gradient_norms
 
 LEARNED_FILE = "expound_learned.safetensors"
 
@@ -389,3 +388,188 @@ def stack_terms(terms: Sequence[Tensor]) -> dict[str, Any]:
     for term in terms:
         dtype = torch.promote_types(dtype, term.dtype)
     return {"terms": torch.stack([term.to(dtype) for term in terms]), "separate_terms": tuple(terms)}
+
+
+class Collator:
+    """Encodes examples as {"batch": a `Batch` in main memory}, in the way the model encodes all its inputs."""
+
+    def __init__(self, model: ExplainedModel) -> None:
+        self.model = model
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Batch]:
+        """Return the examples as a batch on the CPU."""
+        # The Trainer moves batches to the device: loader processes must not touch an accelerator.
+        return {"batch": self.model.encode(examples, device="cpu")}
+
+
+def sample_share(batch: Batch, share: float, context: StepContext) -> Batch:
+    """Return ⌈share · B⌉ examples of a batch in its order, in training random ones, without padding common to all."""
+    if not 0 < share <= 1:
+        raise ExpoundError(f"expected a share of the batch above 0 and up to 1, got {share}")
+    # Rounding first: 0.07 · 100 = 7.000000000000001 would give eight examples.
+    size = math.ceil(round(share * len(batch), 9))
+    if context.training:
+        order = torch.randperm(len(batch), generator=context.generator("share of the batch"))
+    else:
+        # Evaluations are compared with each other: always the same examples, of all lengths.
+        order = torch.arange(size) * len(batch) // size
+    return batch.select(order[:size].sort().values).trim_padding()[0]
+
+
+def mask_random_tokens(model: ExplainedModel, batch: Batch, share: float, context: StepContext) -> Batch:
+    """Return the batch with random tokens masked in a random `share` of its examples (Madsen et al. 2024, §3).
+
+    Masked fine-tuning teaches a model to read inputs from which words were removed, as faithfulness metrics ask it to.
+    """
+    if model.modality != "text":
+        raise ExpoundError("masked fine-tuning replaces words: it does not apply to images")
+    generator = context.generator("masked fine-tuning", batch.device)
+    # Each masked example has a masking rate of its own, uniform in [0, 1], so that the model sees all rates.
+    selection, rate = torch.rand(2, len(batch), 1, generator=generator, device=batch.device)
+    draws = torch.rand(batch.content.shape, generator=generator, device=batch.device)
+    is_masked = batch.content & (draws < rate) & (selection < share)
+    input_ids = batch.inputs["input_ids"].masked_fill(is_masked, model.mask_id)
+    return replace(batch, inputs=batch.inputs | {"input_ids": input_ids})
+
+
+logger = logging.getLogger(__name__)
+SUMS_FILE = "expound_sums.safetensors"
+NORMS, LOSS = "gradient norms", "loss"
+FIRST_STEPS, PROBED_STEPS = 3, 5
+"""Steps at the beginning of a run, and over all of it, in which the gradient norm of each term is measured."""
+IDLE_SHARE = 0.01
+"""A term whose gradient is below this share of the first term's is reported."""
+LOGGED = ("log", NORMS, LOSS)
+"""Sums that are saved with a checkpoint, so that the next log of a resumed run covers the steps before it, too."""
+
+
+class TermLog:
+    """Sums over batches, from which means over all processes are logged.
+
+    Terms are summed for each purpose: `log`, `step` (one optimizer step) and `evaluation`.
+    """
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        self.objectives = objectives
+        self.sums: dict[str, Tensor] = {}
+        self.first_norms: list[Tensor] = []
+
+    def add(self, purpose: str, values: Tensor, sizes: Tensor) -> None:
+        """Add values and sizes, both [K] or [], to their sums [2, K] or [2]."""
+        # Kept on the device: reading values here would make every step wait for the accelerator.
+        summed = torch.stack([values.detach(), sizes])
+        self.sums[purpose] = self.sums.get(purpose, torch.zeros_like(summed)) + summed
+
+    def pop(self, purpose: str) -> dict[str, float]:
+        """Return each objective's mean since the last call, over all processes; 0 for an objective of size 0."""
+        if purpose not in self.sums:
+            return {}
+        sums, sizes = reduce(self.sums.pop(purpose), "sum")
+        means = (sums / sizes.clamp(min=1e-9)).tolist()
+        return {objective.name: mean for objective, mean in zip(self.objectives, means, strict=True)}
+
+    def pop_all(self) -> dict[str, float]:
+        """Return the loss, the terms, their gradient norms and the values of adaptive objectives since the last log."""
+        # The Trainer's own loss leaves out the steps before a resumed run's checkpoint; this sum is saved with it.
+        loss, steps = reduce(self.sums.pop(LOSS), "sum").tolist()
+        logs = {LOSS: loss / steps} | self.pop("log")
+        logs |= {f"{name}_gradient_norm": value for name, value in self.pop(NORMS).items()}
+        for objective in self.objectives:
+            if isinstance(objective, AdaptiveObjective):
+                logs |= objective.logged_values
+        return logs
+
+    def save(self, folder: str, args: TrainingArguments) -> None:
+        """Save the sums since the last log beside a checkpoint; every process calls this, and one writes."""
+        sums = {name: reduce(self.sums[name], "sum") for name in LOGGED if name in self.sums}
+        if sums and args.should_save:
+            save_file(sums, Path(folder) / SUMS_FILE)
+
+    def load(self, folder: str | None, args: TrainingArguments) -> None:
+        """Load the sums of a checkpoint, if it has any."""
+        if folder is None or not (Path(folder) / SUMS_FILE).is_file():
+            return
+        for name, sums in load_file(Path(folder) / SUMS_FILE).items():
+            # The saved sums are over all processes; they must enter the next sum once.
+            self.sums[name] = sums.to(args.device) * (args.process_index == 0)
+
+    def add_norms(self, norms: Tensor) -> None:
+        """Add the gradient norms [K] of the terms, and say after the first steps which terms hardly move the model."""
+        self.add(NORMS, norms, torch.ones_like(norms))
+        self.first_norms.append(norms)
+        if len(self.first_norms) != FIRST_STEPS:
+            return
+        task, *others = torch.stack(self.first_norms).mean(0).tolist()
+        for objective, own in zip(self.objectives[1:], others, strict=True):
+            if objective.weight and own < IDLE_SHARE * task:
+                advice = objective.remedy
+                if own and not isinstance(objective, AdaptiveObjective):
+                    advice = f"At a weight of {objective.weight * task / own / 10:.2g} it would be 10 %. {advice}"
+                logger.warning(
+                    "%s hardly moves the model: in the first steps its gradient is %.2g %% of that of %s. %s",
+                    objective.name, 100 * own / task, self.objectives[0].name, advice,
+                )  # fmt: skip
+
+
+def gradient_norms(terms: Sequence[Tensor], weights: Tensor, module: nn.Module) -> Tensor:
+    """Return the norm of each weighted term's gradient [number of terms] at a module's weights; graphs are kept."""
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    norms = []
+    for term, weight in zip(terms, weights, strict=True):
+        used: list[Tensor] = []
+        # A constant term, such as one without examples in this batch, has no gradient.
+        if term.requires_grad:
+            # As in the Trainer's own backward pass, no autocast.
+            with torch.autocast(term.device.type, enabled=False):
+                gradients = torch.autograd.grad(term * weight, trained, retain_graph=True, allow_unused=True)
+            used = [gradient for gradient in gradients if gradient is not None]
+        norms.append(torch.nn.utils.get_total_norm(used).to(weights))
+    return torch.stack(norms)
+
+
+def create_explainer(
+    objective: Objective, model: ExplainedModel, made: list[tuple[UntrainedExplainer, LearnedExplainer]]
+) -> Objective:
+    """Return the objective with its `ID?untrained` explainer, if it has one, created for the model, to be trained.
+
+    Equal specs become the same explainer, which is in `made` then.
+    """
+    if isinstance(objective, Constraint):
+        return replace(objective, objective=create_explainer(objective.objective, model, made))
+    spec = getattr(objective, "explainer", None)
+    if not isinstance(spec, UntrainedExplainer):
+        return objective
+    found = [explainer for known, explainer in made if known == spec]
+    if not found:
+        found = [spec.for_model(model)]
+        made.append((spec, found[0]))
+    changed: Any = objective
+    return cast(Objective, replace(changed, explainer=found[0]))
+
+
+def require_recomputable(objectives: Sequence[Objective]) -> None:
+    """Raise ExpoundError for terms that gradient checkpointing would break."""
+    # Checkpointing runs layers again in the backward pass, when attention is no longer captured for these terms.
+    blocked = []
+    for each in objectives:
+        if each.needs_embeddings or each.capture.attentions or each.capture.differentiable_twice:
+            blocked.append(each.name)
+    if blocked:
+        raise ExpoundError(
+            f"gradient checkpointing runs layers again without what {', '.join(blocked)} looks at in them: "
+            "set gradient_checkpointing=False"
+        )
+
+
+def derive_feasibility(objectives: Sequence[Objective], figures: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures of a loss with constraints, from its evaluation's figures; none for other losses.
+
+    `feasible` is 1 if all constraints hold, else 0. `feasible_cross_entropy` is infinite for an infeasible epoch, so
+    that `metric_for_best_model="feasible_cross_entropy"` never chooses one.
+    """
+    constraints = [each for each in objectives if isinstance(each, Constraint)]
+    if not constraints:
+        return {}
+    feasible = all(each.is_feasible(figures[each.name]) for each in constraints)
+    cross_entropy = figures.get(CrossEntropy.name, math.inf) if feasible else math.inf
+    return {"feasible": float(feasible), "feasible_cross_entropy": cross_entropy}
