@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -73,11 +73,6 @@ class AblationFidelity(AttributionObjective):
         _ = self._ablation_method
         if self.lifetime < 0 or self.interval < 1:
             raise ExpoundError(f"expected lifetime ≥ 0 and interval ≥ 1, got {self.lifetime} and {self.interval}")
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The parameters, with the explainer's parameters and without the memory."""
-        return {name: value for name, value in super().params.items() if name != "memory"}
 
     @property
     def learned(self) -> nn.Module | None:

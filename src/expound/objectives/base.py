@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Self
@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from expound.data.registry import read_fields
 from expound.errors import ExpoundError
 from expound.explainers import Explainer, SinglePass
 from expound.explainers.base import describe_explainer
@@ -175,8 +174,9 @@ class Objective(ABC):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters by name, as plain values, for the record of a run."""
-        return read_fields(self)
+        """The parameters by name, as plain values, for the record of a run; fields outside of `repr` are none."""
+        known = fields(self) if is_dataclass(self) else ()
+        return {each.name: getattr(self, each.name) for each in known if each.repr}
 
     @abstractmethod
     def __call__(self, step: TrainingStep) -> Tensor:

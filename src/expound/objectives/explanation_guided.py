@@ -90,8 +90,8 @@ class ExplanationGuidedLoss(LabeledObjective):
     @property
     def params(self) -> dict[str, Any]:
         """The parameters, with the aggregation in use and the teacher's parameters."""
-        own = {name: value for name, value in super().params.items() if name != "memory"}
-        return own | {"explainer": describe_explainer(self.explainer), "aggregate": self.aggregate_in_use}
+        own = {"explainer": describe_explainer(self.explainer), "aggregate": self.aggregate_in_use}
+        return super().params | own
 
     @property
     def learned(self) -> TeacherMemory | None:

@@ -42,11 +42,6 @@ class KlToOriginal(Objective):
     avoid: ClassVar[str] = "Training from scratch; the original knows nothing."
 
     @property
-    def params(self) -> dict[str, Any]:
-        """The weight: the copy of the model is not part of the record."""
-        return {"weight": self.weight}
-
-    @property
     def capture(self) -> Capture:
         """The scores of all choices, over the vocabulary for generated text."""
         return CAPTURE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -43,27 +43,20 @@ PAPER = {
 
 
 class CriterionValues(NamedTuple):
-    """The paper's best learning rate of a criterion, and the factor of the rate every two epochs (Table 7)."""
+    """A criterion, its best learning rate in the paper, and the factor of the rate every two epochs (Table 7)."""
 
+    kind: type[Criterion]
     rate: float
     gamma: float
 
 
-CRITERION_VALUES: Mapping[str, CriterionValues] = {
-    "simulatability": CriterionValues(3e-5, 0.75),
-    "comprehensiveness": CriterionValues(3e-4, 0.5),
-    "sufficiency": CriterionValues(3e-4, 0.5),
-    "consistency": CriterionValues(1e-4, 0.25),
-    "rank_consistency": CriterionValues(1e-4, 0.25),
-    "clustering_consistency": CriterionValues(1e-4, 0.25),
-}
-CRITERIA: Mapping[str, type[Criterion]] = {
-    Simulatability.name: Simulatability,
-    ComprehensivenessLoss.name: ComprehensivenessLoss,
-    SufficiencyLoss.name: SufficiencyLoss,
-    ConsistencyLoss.name: ConsistencyLoss,
-    RankConsistencyLoss.name: RankConsistencyLoss,
-    ClusteringConsistencyLoss.name: ClusteringConsistencyLoss,
+CRITERIA: Mapping[str, CriterionValues] = {
+    "simulatability": CriterionValues(Simulatability, 3e-5, 0.75),
+    "comprehensiveness": CriterionValues(ComprehensivenessLoss, 3e-4, 0.5),
+    "sufficiency": CriterionValues(SufficiencyLoss, 3e-4, 0.5),
+    "consistency": CriterionValues(ConsistencyLoss, 1e-4, 0.25),
+    "rank_consistency": CriterionValues(RankConsistencyLoss, 1e-4, 0.25),
+    "clustering_consistency": CriterionValues(ClusteringConsistencyLoss, 1e-4, 0.25),
 }
 EQUATION = r"\text{CE} + \sum_k \lambda_k \text{criterion}_k(r)"
 USE = "The model may change and is to be explained by its own attention, by a criterion you name."
@@ -95,21 +88,17 @@ class IvraRecipe(Recipe):
         criteria: the criteria, with another explainer than the one that is trained.
         attention: parameters of `InterpretableAttention`.
         calibrate: whether grids of the normalizer softmax are scaled to standard deviation 1.
-        lr_multiplier: see `Criterion`.
         train_model: whether the model is trained together with the attention's coefficients.
         student: the model that the student of simulatability starts from.
-        student_optimizer: see `SimulatingStudent`.
-        student_weight: see `SimulatingStudent`.
+        student_settings: further parameters of `SimulatingStudent`.
     """
 
     criteria: Sequence[Criterion]
     attention: Mapping[str, Any]
     calibrate: bool = True
-    lr_multiplier: float = 1.0
     train_model: bool = True
     student: str | None = None
-    student_optimizer: InnerOptimizerName = "sgd"
-    student_weight: float = 1.0
+    student_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the model together with the coefficients of its attention."""
@@ -136,7 +125,7 @@ class IvraRecipe(Recipe):
         criteria: list[Objective] = []
         for criterion in self.criteria:
             own: dict[str, Any] = {"student": student} if isinstance(criterion, Simulatability) else {}
-            criteria.append(replace(criterion, explainer=explainer, lr_multiplier=self.lr_multiplier, **own))
+            criteria.append(replace(criterion, explainer=explainer, **own))
         # L = CE + Σ_c L_c (§3.5); the fixed model needs no cross-entropy
         return (*self.objectives, *criteria) if self.train_model else criteria
 
@@ -155,7 +144,7 @@ class IvraRecipe(Recipe):
         adapt_like(start, model)
         share_frozen_weights(start.model, model.model)
         special_tokens = bool(self.attention.get("special_tokens", True))
-        return SimulatingStudent(start, self.student_weight, self.student_optimizer, special_tokens)
+        return SimulatingStudent(start, special_tokens=special_tokens, **self.student_settings)
 
 
 def ivra(
@@ -230,10 +219,10 @@ def ivra(
     """
     removal = {"temperature": temperature, "perturbation": perturbation}
     simulation = {"rate": student_learning_rate, "outer_divergence": outer_divergence}
-    terms = parse_criteria(criteria, removal, simulation)
+    terms = [replace(each, lr_multiplier=lr_multiplier) for each in parse_criteria(criteria, removal, simulation)]
     names = [each.name for each in terms]
     # several criteria: the rate of the one that needs the lowest
-    slowest = min((CRITERION_VALUES[name] for name in names), key=lambda values: values.rate)
+    slowest = min((CRITERIA[name] for name in names), key=lambda values: values.rate)
     if Simulatability.name in names and student is None:
         raise ExpoundError("simulatability needs a student: give the pretrained model it starts from as --student")
     arguments = {
@@ -265,11 +254,9 @@ def ivra(
             "special_tokens": special_tokens,
         },
         calibrate=calibrate,
-        lr_multiplier=lr_multiplier,
         train_model=train_model,
         student=student if Simulatability.name in names else None,
-        student_optimizer=student_optimizer,
-        student_weight=student_weight,
+        student_settings={"optimizer": student_optimizer, "weight": student_weight},
         arguments={**arguments, "learning_rate": 3e-5, "num_train_epochs": 2, "per_device_train_batch_size": 16},
         paper_arguments=arguments,
         effect=effect,
@@ -290,7 +277,7 @@ def parse_criteria(
         if isinstance(spec, str):
             name, given = parse_spec(spec)
             check_choice("criterion", name, CRITERIA)
-            kind = CRITERIA[name]
+            kind = CRITERIA[name].kind
             params = parse_params(name, kind, dict(given), fixed=("explainer", "lr_multiplier", "student"))
             if issubclass(kind, ErasureCriterion):
                 params = {**removal, **params}

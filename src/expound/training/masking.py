@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -29,11 +30,10 @@ from expound.models.passes.hooks import skip_unread_positions
 from expound.models.state import freeze_weights, keep_modes, preserve_random_state
 from expound.objectives import StepContext
 from expound.objectives.base import Objective, TrainingStep
-from expound.training.loop.callbacks import StopAfterStep
 from expound.training.loop.lora import inject_lora, merge_lora
 from expound.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, get_changed_arguments, make_training_arguments
 from expound.training.loop.run import TrainingRun
-from expound.training.loop.trainer import ObjectiveTrainer, TrainResult, execute
+from expound.training.loop.trainer import TrainResult, execute
 from expound.training.loop.training_module import TrainingModule, stack_terms
 
 
@@ -356,12 +356,9 @@ def train_masking(
     masking = make_masking_model(model, backbone, tokenizer, options.lora_params, settings, options.seed)
     run = TrainingRun(Path(output_dir), _resolve_config(model, masking, judges, train, dev, args, options))
 
-    def make_trainer(stop: StopAfterStep) -> ObjectiveTrainer:
-        data = {"train_dataset": train, "eval_dataset": dev, "callbacks": [stop, *options.callbacks]}
-        return ObjectiveTrainer(MaskingModule(model, masking, judges), args, options, **data)
-
     with freeze_weights(model), keep_modes(model), preserve_random_state():
-        result = execute(run, args, options, make_trainer, lambda: model)
+        make_module = partial(MaskingModule, model, masking, judges)
+        result = execute(run, args, options, make_module, (train, dev), lambda: model)
     spread = result.metrics.get(MASK_SPREAD)
     if args.should_save and spread is not None and spread < FLAT:
         logger.warning(

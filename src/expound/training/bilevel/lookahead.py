@@ -325,19 +325,20 @@ class LookaheadStep:
             gradients: ∇_θ L_student(x) by name, if a backward pass with this seed has computed it; it is not changed.
         """
         teacher_explanation = teacher_explanation.detach().requires_grad_()
-        outer, weights = _OuterLoss(held_out, explained), self.student.trainable_weights()
+        weights = self.student.trainable_weights()
         if gradients is None:
             left = self._inner_gradients(batch, teacher_explanation.detach(), seed, weights)
         else:
             left = dict(gradients)
         # The clipping norm is over all gradients, the explainer's included; L_sim depends on the model's only.
         factor = clip_factor(list(left.values()), self.max_norm)
-        weights = outer.relevant_weights({name: weights[name] for name in left})
+        used = [name for name in left if explained is not None or not name.startswith("explainer.")]
+        weights = {name: weights[name] for name in used}
         # Popping frees each gradient as soon as it is used: at most two copies of the weights exist at a time.
         scaled = {name: left.pop(name) * factor for name in weights}
         left.clear()
         after = {name: self.update.step(name, weight, scaled[name]) for name, weight in weights.items()}
-        outer_gradients, loss = self._outer_gradients(after, outer)
+        outer_gradients, loss = self._outer_gradients(after, held_out, explained)
         del after
         # From ∂L/∂θ' to ∂L/∂(gradient of the step): the chain rule through the optimizer alone.
         directions = {}
@@ -364,50 +365,22 @@ class LookaheadStep:
         found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
         return dict(zip(weights, found, strict=True))
 
-    def _outer_gradients(self, weights: Mapping[str, Tensor], outer: _OuterLoss) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the gradients of the outer loss at the given weights by name, and that loss."""
-        # The outer loss is measured without dropout, as the student is tested.
+    def _outer_gradients(
+        self, weights: Mapping[str, Tensor], held_out: Batch, explained: Tensor | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the gradients of the outer loss at the given weights by name, and that loss; see `gradient`."""
         leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        arguments: tuple[Any, ...] = ("simulation", held_out)
+        inputs = list(leaves.values())
+        if explained is not None:
+            arguments, inputs = ("loss", held_out, explained), [*inputs, explained]
+        # The outer loss is measured without dropout, as the student is tested.
         with self.student.explained.evaluation_mode():
-            loss = functional_call(self.student, leaves, outer.call_arguments)
-        found = torch.autograd.grad(loss, [*leaves.values(), *outer.leaves], materialize_grads=True)
-        outer.store_gradients(found[len(leaves) :])
-        return dict(zip(leaves, found[: len(leaves)], strict=True)), loss.detach()
-
-
-class _OuterLoss(NamedTuple):
-    """The student's loss after its step: the held-out batch x_v, and e_T of it if the loss has that term."""
-
-    batch: Batch
-    explained: Tensor | None = None
-
-    @property
-    def call_arguments(self) -> tuple[Any, ...]:
-        """The name of the student's method and its arguments."""
-        if self.explained is None:
-            return "simulation", self.batch
-        return "loss", self.batch, self.explained
-
-    @property
-    def leaves(self) -> list[Tensor]:
-        """Tensors the outer loss is differentiated by: the teacher's explanation of the validation batch, if used."""
-        return [] if self.explained is None else [self.explained]
-
-    def store_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Store the gradients of the leaves in their `.grad`."""
-        for value, gradient in zip(self.leaves, gradients, strict=True):
-            value.grad = gradient
-
-    def relevant_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights that the loss depends on."""
-        if self.explained is None:
-            return _model_weights(weights)
-        return dict(weights)
-
-
-def _model_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights that predictions depend on, which excludes the explainer's."""
-    return {name: weight for name, weight in weights.items() if not name.startswith("explainer.")}
+            loss = functional_call(self.student, leaves, arguments)
+        found = torch.autograd.grad(loss, inputs, materialize_grads=True)
+        if explained is not None:
+            explained.grad = found[-1]
+        return dict(zip(leaves, found, strict=False)), loss.detach()
 
 
 def clip_factor(gradients: Any, max_norm: float | None) -> Tensor:

@@ -410,15 +410,6 @@ def default_weight(method: Explainer) -> float:
     return 0.2 if method.signed else 5.0
 
 
-def require_single_process(accumulation: int, processes: int, masked_share: float) -> None:
-    """Raise ExpoundError for settings with which the lookahead step would differ from the student's steps."""
-    if accumulation > 1 or processes > 1 or masked_share:
-        raise ExpoundError(
-            "a teacher's explainer is learned from whole steps in one process: set gradient_accumulation_steps to 1, "
-            "masked_share to 0, and start one process"
-        )
-
-
 class ScaffoldModule(TrainingModule):
     """A student of data labeled by `label_by_teacher`; `OuterStep` trains a learned teacher explainer with it.
 
@@ -447,7 +438,12 @@ class ScaffoldModule(TrainingModule):
             # The student's passes skip positions that no answer depends on, which checkpointing would run again.
             raise ExpoundError("gradient checkpointing does not apply to students: set gradient_checkpointing=False")
         if scaffolding.teacher is not None:
-            require_single_process(args.gradient_accumulation_steps, args.world_size, self.masked_share)
+            if args.gradient_accumulation_steps > 1 or args.world_size > 1 or self.masked_share:
+                # The lookahead step would differ from the student's steps.
+                raise ExpoundError(
+                    "a teacher's explainer is learned from whole steps in one process: set "
+                    "gradient_accumulation_steps to 1, masked_share to 0, and start one process"
+                )
             if scaffolding.without_lookahead and trainer.accelerator.scaler is not None:
                 # The backward pass leaves gradients times the scaler's factor in `.grad`.
                 raise ExpoundError("fp16 scales the student's gradients: keep the lookahead step, or train in bf16")

@@ -21,7 +21,6 @@ from expound.models.layers.architecture import unwrap_adapter
 from expound.models.layers.head_activation import HEAD_KEY, set_head_activation, shares_encoder_activation
 from expound.models.loading.digest import digest_processor, digest_weights
 from expound.objectives import CrossEntropy, Objective
-from expound.training.loop.callbacks import StopAfterStep
 from expound.training.loop.data import tokenize_responses
 from expound.training.loop.evaluation import HIGHER_IS_BETTER
 from expound.training.loop.lora import choose_weights, keep_model
@@ -41,7 +40,7 @@ from expound.training.loop.starting_model import (
     load_starting_model,
     require_labels,
 )
-from expound.training.loop.trainer import ObjectiveTrainer, TrainResult, execute
+from expound.training.loop.trainer import TrainResult, execute
 from expound.training.loop.training_module import IDLE_SHARE, TrainingModule
 
 logger = logging.getLogger(__name__)
@@ -145,12 +144,11 @@ def _fine_tune(
     if start.task.is_generated:
         load_options["task"] = task
 
-    def make_trainer(stop: StopAfterStep) -> ObjectiveTrainer:
-        data = {"train_dataset": train, "eval_dataset": dev, "callbacks": [stop, *options.callbacks]}
-        return ObjectiveTrainer(module(start, terms, options.masked_share), args, options, **data)
-
     with head_dropout(start.model, options.head_dropout), head_activation(start.model, activation):
-        result = execute(run, args, options, make_trainer, lambda: load(run.folder, **load_options))
+        result = execute(
+            run, args, options,
+            lambda: module(start, terms, options.masked_share), (train, dev), lambda: load(run.folder, **load_options),
+        )  # fmt: skip
     if args.should_save:
         _warn_if_nothing_learned(result, dev)
         if result.finished:

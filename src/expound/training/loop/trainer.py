@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
@@ -50,6 +51,8 @@ from expound.training.loop.data import OrderedSampler, log_once, shuffle_by_leng
 from expound.training.loop.options import RunOptions
 from expound.training.loop.run import HISTORY, TrainingRun, read_final_step
 from expound.training.loop.training_module import TrainingModule, derive_feasibility, require_recomputable
+
+logger = logging.getLogger(__name__)
 
 AUXILIARY_ROWS = 200
 """Dev rows on which terms other than the task's loss are evaluated, about."""
@@ -319,9 +322,6 @@ def set_learned_rates(optimizer: torch.optim.Optimizer, module: TrainingModule, 
             optimizer.add_param_group({"params": own, "lr": rate * objective.lr_multiplier, "weight_decay": 0.0})
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class TrainResult:
     """The result of a training run: the best model and its figures.
@@ -360,7 +360,8 @@ def execute(
     run: TrainingRun,
     args: TrainingArguments,
     options: RunOptions,
-    make_trainer: Callable[[StopAfterStep], ObjectiveTrainer],
+    make_module: Callable[[], TrainingModule],
+    data: tuple[Dataset, Dataset],
     load_finished: Callable[[], ExplainedModel],
 ) -> TrainResult:
     """Train to the end or to a signal; a finished run of the same configuration is not repeated.
@@ -368,8 +369,9 @@ def execute(
     Args:
         run: the folder and the configuration that the outcome depends on.
         args: the Trainer's arguments.
-        options: whether to resume or to replace what the folder holds.
-        make_trainer: makes the trainer, with the given callback among its own; called before the first step.
+        options: the options of the trainer, and whether to resume or to replace what the folder holds.
+        make_module: makes the module to train; called before the first step.
+        data: the data to train on, and the data to evaluate on.
         load_finished: loads the model of a run that was finished before.
     """
     metrics = run.finished_metrics() if options.resume and not options.overwrite else None
@@ -381,7 +383,11 @@ def execute(
         # The main process clears the folder before the others look for a checkpoint in it.
         with args.main_process_first(local=False):
             checkpoint = run.begin(resume=options.resume, overwrite=options.overwrite, writes=args.should_save)
-        return _train_and_save(make_trainer(stop), run, checkpoint, stop)
+        callbacks = [stop, *options.callbacks]
+        trainer = ObjectiveTrainer(
+            make_module(), args, options, train_dataset=data[0], eval_dataset=data[1], callbacks=callbacks
+        )
+        return _train_and_save(trainer, run, checkpoint, stop)
 
 
 def _train_and_save(

@@ -322,8 +322,11 @@ class TrainingModule(nn.Module):
                 if share != 1:
                     part, outputs = sample_share(batch, share, context), None
                 if outputs is None:
-                    request = self.request(share, training=context.training)
-                    outputs = self._run_model(part, request, keep_graph=keep_graph)
+                    capture, needs_embeddings = self.request(share, training=context.training)
+                    embeddings = None
+                    if needs_embeddings:
+                        embeddings = self.explained.embed_with_gradient(part, keep_graph=keep_graph)
+                    outputs = self.explained(part, embeddings, capture)
                 require_finite_logits(outputs.logits)
                 steps[share] = TrainingStep(self.explained, part, outputs, context, own_loss)
             for objective, share in zip(self.objectives, shares, strict=True):
@@ -353,15 +356,6 @@ class TrainingModule(nn.Module):
                 capture |= objective.capture
                 needs_embeddings = needs_embeddings or objective.needs_embeddings
         return capture, needs_embeddings
-
-    def _run_model(self, batch: Batch, request: tuple[Capture, bool], *, keep_graph: bool) -> Outputs:
-        """Run a pass that records what is requested."""
-        capture, needs_embeddings = request
-        embeddings = None
-        if needs_embeddings:
-            embeddings = self.explained.embed_with_gradient(batch, keep_graph=keep_graph)
-        outputs: Outputs = self.explained(batch, embeddings, capture)
-        return outputs
 
 
 class TermCallback(TrainerCallback):
