@@ -175,8 +175,9 @@ class Objective(ABC):
     @property
     def params(self) -> dict[str, Any]:
         """The parameters by name, as plain values, for the record of a run; fields outside of `repr` are none."""
-        known = fields(self) if is_dataclass(self) else ()
-        return {each.name: getattr(self, each.name) for each in known if each.repr}
+        own: Any = self
+        known = fields(own) if is_dataclass(own) else ()
+        return {each.name: getattr(own, each.name) for each in known if each.repr}
 
     @abstractmethod
     def __call__(self, step: TrainingStep) -> Tensor:
