@@ -17,6 +17,8 @@ from ray_cluster import cluster, ray_nodes
 __all__ = ["cluster", "ray_nodes"]
 
 torch.set_num_threads(1)
+# A third of the time of imports and collection is garbage collection, which finds nothing there.
+gc.disable()
 CACHE = tempfile.TemporaryDirectory(prefix="expound-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
 SHARED = Path(os.environ.get("EXPOUND_SHARED", Path(__file__).parents[1] / "shared"))
@@ -72,6 +74,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish():
     """Keep what the imports made out of later garbage collections: every training run ends with a full one."""
     freeze_objects()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,7 +12,7 @@ import pictures
 from expound import ExpoundError
 from expound.explainers.seeding import gaussian_noise
 from expound.models.generation.image_tokens import measure_shares
-from families import replace_rms_norms
+from families import replace_rms_norms, sweep_others
 
 TEXT, RESPONSE, SIDE = "what color is the square ?", " it is red", 48
 SIDES = {"llava": 4, "qwen2_vl": 6, "qwen2_5_vl": 6, "qwen3_vl": 6, "gemma3": 4, "paligemma": 4, "internvl": 4}
@@ -92,7 +92,8 @@ class Reference:
         return np.array([float(scores[places].sum().detach()) for places in self.units])
 
 
-@pytest.mark.parametrize("kind", [*SIDES, "idefics3"])
+# One grid, layers that read images later on, attention in both directions, and tiles.
+@pytest.mark.parametrize("kind", sweep_others([*SIDES, "idefics3"], ["llava", "qwen3_vl", "paligemma", "idefics3"]))
 def test_scores_are_those_of_finite_differences_and_of_the_models_own_attention(kind):
     image = pictures.make_picture((SIDE, SIDE), 3)
     reference = Reference(kind, image)
