@@ -5,6 +5,7 @@ The equations use no code of `expound`: weights are read by name; masks and dist
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,10 @@ def two_sided(family: str, dtype: torch.dtype = torch.float64, seed: int = 0, **
             weight.add_(0.1 * torch.randn_like(weight))
     replace_rms_norms(model.to(dtype).eval())
     return EncoderDecoderModel(model, families.tokenizer("roberta"))
+
+
+shared_two_sided = functools.cache(two_sided)
+"""The same model for all tests that do not change it, whose assumptions are checked once."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from families import sweep_others
 from models.test_generation import PROMPTS, RESPONSES
 from small import NATIVE, make_explainer
-from two_sided import GATED, NAMES, Written, relevance, rollout, two_sided
+from two_sided import GATED, NAMES, Written, relevance, rollout, shared_two_sided, two_sided
 
 REFUSED = ["value_zeroing", "globenc", "alti", "information_flow", "flash_trace", "decompx", "decompx_classifier"]
 METHODS = [name for name in NATIVE if name not in REFUSED]
@@ -115,7 +115,7 @@ def test_relevance_adds_up_where_there_are_no_biases():
 @pytest.mark.parametrize("family", sweep_others(["bart", "t5"], ["bart"]))
 @torch.no_grad()
 def test_scores_do_not_depend_on_the_batch(family, method):
-    model = two_sided(family)
+    model = shared_two_sided(family)
     check_padding(model, make_explainer(method), make_right_padded_batch(model))
 
 
@@ -131,7 +131,7 @@ def make_right_padded_batch(model):
 
 @pytest.mark.parametrize("method", REFUSED)
 def test_decomposition_methods_refuse_encoder_decoders(method):
-    model = two_sided("bart")
+    model = shared_two_sided("bart")
     with pytest.raises(ExpoundError, match="take a method of gradients, backward rules, attention or perturbation"):
         explainer(method).attribute(model, model.batch(PROMPTS, RESPONSES))
 
@@ -139,7 +139,7 @@ def test_decomposition_methods_refuse_encoder_decoders(method):
 @pytest.mark.parametrize("method", LINEAR)
 @torch.no_grad()
 def test_tokens_add_up_to_the_span_and_a_contrast_is_a_difference(method):
-    model = two_sided("t5")
+    model = shared_two_sided("t5")
     batch, single = model.batch(PROMPTS[1], RESPONSES[1]), explainer(method, output="logit" if "?" in method else None)
     rows = torch.cat([single.attribute(model, batch, token) for token in range(1, 4)])
     torch.testing.assert_close(rows.sum(0), single.attribute(model, batch, (1, 4))[0], rtol=1e-9, atol=1e-10)

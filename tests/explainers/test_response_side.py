@@ -27,6 +27,11 @@ MOVING = ("integrated_gradients", "smooth_grad", "gradient_shap", "deep_lift")
 ASKED = {"prompt": "a moving film about a small town", "response": " it is simply long , and dull"}
 
 
+@pytest.fixture(scope="module")
+def model():
+    return chatting()
+
+
 def explain(model, example, method="input_x_gradient", spans=SPANS, **params):
     return expound.attribute(model, [example], method, list(spans), unit="token", attribute_target=True, **params)[0]
 
@@ -85,8 +90,7 @@ def test_what_a_decoder_read_beside_its_encoder(family):
 
 
 @pytest.mark.parametrize("method", SCORING)
-def test_every_method_that_scores_tokens_scores_those_that_are_read(method):
-    model = chatting()
+def test_every_method_that_scores_tokens_scores_those_that_are_read(model, method):
     item, without = explain(model, CHAT, method), expound.attribute(model, [CHAT], method, SPANS, unit="token")[0]
     assert (np.isfinite(item.response_scores) == np.isfinite(mask_unread(item.response_scores * 0 + 1, SPANS))).all()
     assert np.isnan(item.response_scores[0]).all()

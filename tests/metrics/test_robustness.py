@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -25,9 +26,11 @@ def bert(seed=0, **changes):
     return ExplainedModel(families.tiny("bert", seed=seed, **changes), families.tokenizer("bert"))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "fraction", "expected"),
-    [
+shared_bert = functools.cache(bert)
+
+
+def test_jaccard_of_the_top_by_hand():
+    cases = [
         ([4, 3, 2, 1], [4, 3, 2, 1], 0.25, 1.0),
         ([4, 3, 2, 1], [1, 2, 3, 4], 0.25, 0.0),
         ([4, 3, 2, 1], [3, 4, 2, 1], 0.25, 0.0),
@@ -37,11 +40,10 @@ def bert(seed=0, **changes):
         ([-9, 1, 0], [9, 1, 0], 0.25, 0.0),
         ([0, 0, 0, 0], [0, 0, 0, 0], 0.25, 1.0),
         ([7], [-7], 0.25, 1.0),
-    ],
-)
-def test_jaccard_of_the_top_by_hand(one, other, fraction, expected):
-    assert jaccard(one, other, fraction) == pytest.approx(expected)
-    assert jaccard(other, one, fraction) == pytest.approx(expected)
+    ]
+    for one, other, fraction, expected in cases:
+        assert jaccard(one, other, fraction) == pytest.approx(expected)
+        assert jaccard(other, one, fraction) == pytest.approx(expected)
 
 
 def test_jaccard_of_empty_lists_is_nan_and_other_lengths_are_errors():
@@ -78,7 +80,7 @@ def test_any_method_gives_a_matrix_and_models_may_be_loaded_one_at_a_time(method
 
     def load(seed):
         loaded.append(seed)
-        return bert(seed)
+        return shared_bert(seed)
 
     sources = {"one": lambda: load(0), "two": lambda: load(1)}
     similarity = model_consistency(sources, TEXTS[:2], make_explainer(method))

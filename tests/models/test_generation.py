@@ -1,5 +1,7 @@
 """A response in a batch: its positions, its targets, and that padding and the number of passes do not matter."""
 
+import functools
+
 import pytest
 import torch
 
@@ -16,6 +18,10 @@ RESPONSES = [[50, 51], [17, 180, 19, 33, 21], [70, 10, 99]]
 
 def generating(family="llama", dtype=torch.float64):
     return GeneratingModel(families.tiny(family, "CausalLM", dtype=dtype, seed=1), families.processor(family))
+
+
+shared_generating = functools.cache(generating)
+"""The same model for all tests that do not change it, whose assumptions are checked once."""
 
 
 def padded_right(prompts, responses):
@@ -187,9 +193,8 @@ def test_soft_masks_leave_the_answer_alone():
     assert not slope[0][batch.response].any()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_ids_that_make_no_batch():
+    cases = [
         ({"prompt_ids": []}, "one row of integers"),
         ({"prompt_ids": [[5], []], "response_ids": [[6], [7]]}, "example 1 has an empty prompt"),
         ({"response_ids": [[]]}, "example 0 has an empty response"),
@@ -200,29 +205,26 @@ def test_soft_masks_leave_the_answer_alone():
         ({"content": [True]}, "its 2 prompt tokens or all 4"),
         ({"unit_of": [[0], [1]]}, "unit_of for 1 examples"),
         ({"foil_ids": [1]}, "a foil for each response token"),
-    ],
-)
-def test_ids_that_make_no_batch(change, message):
-    given = {"prompt_ids": [[5, 6]], "response_ids": [[7, 8]]} | change
-    with pytest.raises(ExpoundError, match=message):
-        generating().batch(**given)
+    ]
+    for change, message in cases:
+        given = {"prompt_ids": [[5, 6]], "response_ids": [[7, 8]]} | change
+        with pytest.raises(ExpoundError, match=message):
+            generating().batch(**given)
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
+def test_targets_that_are_no_span():
+    cases = [
         ((0, 3), "within the 2 tokens of response 0"),
         ((1, 1), "start < end"),
         (-1, "start < end"),
         ([(0, 1), (0, 1)], r"integers \[3, 2\]"),
         ("last", "a span"),
         ((0, 1, 2), r"\[3, 2\]"),
-    ],
-)
-def test_targets_that_are_no_span(target, message):
-    model = generating()
-    with pytest.raises(ExpoundError, match=message):
-        model.resolve_target(model.batch(PROMPTS, RESPONSES), target)
+    ]
+    for target, message in cases:
+        model = generating()
+        with pytest.raises(ExpoundError, match=message):
+            model.resolve_target(model.batch(PROMPTS, RESPONSES), target)
 
 
 @pytest.mark.parametrize(

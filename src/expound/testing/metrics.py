@@ -10,7 +10,7 @@ import torch
 from expound.explainers import explainer
 from expound.metrics import Metric
 from expound.models import ExplainedModel
-from expound.testing.models import make_examples, random_model, select_example
+from expound.testing.models import make_examples, select_example, shared_model
 
 
 class MetricContract:
@@ -27,8 +27,8 @@ class MetricContract:
 
     @pytest.fixture
     def model(self) -> ExplainedModel:
-        """A small random classifier; override it for metrics that need another."""
-        return random_model()
+        """A small random classifier that no test changes; override it for metrics that need another."""
+        return shared_model()
 
     def test_each_example_has_a_value_within_the_bounds(self, metric: Metric, model: ExplainedModel) -> None:
         """The result contains [B] values under the metric's id; all values are within the card's bounds, or NaN."""

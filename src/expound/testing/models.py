@@ -52,6 +52,11 @@ def random_language_model(family: str, seed: int = 0) -> tuple[ExplainedModel, B
     return model, model.batch([[7, 8, 9, 10, 11], [12, 13, 14]], [[15, 16], [17, 18, 19]])
 
 
+shared_model = functools.cache(random_model)
+shared_language_model = functools.cache(random_language_model)
+"""The same models for all tests that do not change them."""
+
+
 def make_examples(count: int = 4) -> list[dict[str, object]]:
     """Return generated reviews of different lengths, as dicts with text, label and rationale."""
     return [dict(row) for row in _load_examples(count)]
