@@ -8,10 +8,9 @@ from expound.models.state import avoid_cudnn_attention
 from expound.recipes import RECIPES
 from small import NATIVE, make_explainer, small, uneven
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+pytestmark = pytest.mark.gpu
 DRAWN = {"random", "gradient_shap", "smooth_grad", "lime", "kernel_shap", "shapley_sampling"}
 FAMILIES = ["bert", "roberta", "modernbert", "deberta-v2", "gpt2", "mistral", "vit"]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import pytest
-
 from contents_of_papers import PAPERS
 from expound_papers.study.loading import list_studies, load_study
 
@@ -64,53 +62,53 @@ def list_titles(study, part, side):
     return titles
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_the_table_is_the_papers(name):
-    wanted, study = PAPERS[name], build_paper_study(name)
-    assert set(wanted) <= KEYS | OF_FIGURES
-    if "rows" in wanted or "columns" in wanted:
-        tables = study.tables
-        part = tables[wanted.get("table", next(iter(tables)))]
-        assert set(wanted.get("rows", ())) <= list_titles(study, part, "rows"), "there may be rows of ours"
-    if "columns" in wanted:
-        assert list_titles(study, part, "columns") == set(wanted["columns"])
-    if "models" in wanted:
-        assert [model.source_for_seed(0) for model in study.models.values()] == wanted["models"]
+def test_the_table_is_the_papers():
+    for name, wanted in PAPERS.items():
+        study = build_paper_study(name)
+        assert set(wanted) <= KEYS | OF_FIGURES
+        if "rows" in wanted or "columns" in wanted:
+            tables = study.tables
+            part = tables[wanted.get("table", next(iter(tables)))]
+            assert set(wanted.get("rows", ())) <= list_titles(study, part, "rows"), f"{name}: there may be rows of ours"
+        if "columns" in wanted:
+            assert list_titles(study, part, "columns") == set(wanted["columns"]), name
+        if "models" in wanted:
+            assert [model.source_for_seed(0) for model in study.models.values()] == wanted["models"], name
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_data_seeds_and_settings_are_the_papers(name):
-    wanted, study = PAPERS[name], build_paper_study(name)
-    for recipe, count in wanted.get("seeds", {}).items():
-        assert len({run.seed for run in study.runs if run.recipe == recipe}) == count, recipe
-    for dataset, count in wanted.get("sizes", {}).items():
-        part = study.datasets[dataset].resolve()
-        known = {**study.addresses["datasets"], **study.addresses["judged"]}[dataset]
-        if "missing" not in known or part["limit"]:
-            start, end = part.get("rows") or (0, part["limit"])
-            assert known.get("rows", end and end - start) == count, dataset
-    for recipe, settings in wanted.get("settings", {}).items():
-        runs = [run for run in study.runs if run.recipe == recipe and not run.dataset]
-        assert runs, recipe
-        for config in (run.cell.config for run in runs):
-            known = {**config, **config["arguments"], **config["parameters"]}
-            assert {key: known.get(key) for key in settings} == settings, recipe
+def test_data_seeds_and_settings_are_the_papers():
+    for name, wanted in PAPERS.items():
+        study = build_paper_study(name)
+        for recipe, count in wanted.get("seeds", {}).items():
+            assert len({run.seed for run in study.runs if run.recipe == recipe}) == count, (name, recipe)
+        for dataset, count in wanted.get("sizes", {}).items():
+            part = study.datasets[dataset].resolve()
+            known = {**study.addresses["datasets"], **study.addresses["judged"]}[dataset]
+            if "missing" not in known or part["limit"]:
+                start, end = part.get("rows") or (0, part["limit"])
+                assert known.get("rows", end and end - start) == count, (name, dataset)
+        for recipe, settings in wanted.get("settings", {}).items():
+            runs = [run for run in study.runs if run.recipe == recipe and not run.dataset]
+            assert runs, (name, recipe)
+            for config in (run.cell.config for run in runs):
+                known = {**config, **config["arguments"], **config["parameters"]}
+                assert {key: known.get(key) for key in settings} == settings, (name, recipe)
 
 
-@pytest.mark.parametrize("name", [name for name in PAPERS if "figure" in PAPERS[name]])
-def test_the_figure_is_the_papers(name):
-    wanted, study = PAPERS[name], build_paper_study(name)
-    figure = study.figures[wanted["figure"]]
-    assert figure.kind == wanted["kind"]
-    where = getattr(figure, "where", {})
-    judged = [run for run in study.runs if run.recipe in where.get("recipe", [run.recipe])]
-    found = {
-        "recipes": {run.recipe for run in judged},
-        "datasets": {run.dataset for run in judged} & set(where.get("dataset", [run.dataset for run in judged])),
-        "explainers": {name for run in judged for name in run.explainers or ()},
-    }
-    for part, names in found.items():
-        assert set(wanted.get(part, ())) <= names, part
+def test_the_figure_is_the_papers():
+    for name in [name for name in PAPERS if "figure" in PAPERS[name]]:
+        wanted, study = PAPERS[name], build_paper_study(name)
+        figure = study.figures[wanted["figure"]]
+        assert figure.kind == wanted["kind"]
+        where = getattr(figure, "where", {})
+        judged = [run for run in study.runs if run.recipe in where.get("recipe", [run.recipe])]
+        found = {
+            "recipes": {run.recipe for run in judged},
+            "datasets": {run.dataset for run in judged} & set(where.get("dataset", [run.dataset for run in judged])),
+            "explainers": {name for run in judged for name in run.explainers or ()},
+        }
+        for part, names in found.items():
+            assert set(wanted.get(part, ())) <= names, part
 
 
 def test_every_table_and_figure_of_a_paper_has_a_study_and_every_study_its_place_in_a_paper():

@@ -201,26 +201,27 @@ def hold(path, held):
 
 
 def test_the_lock_of_a_dead_process_has_one_heir(tmp_path):
-    path = tmp_path / "locks" / "key"
+    path, together = tmp_path / "locks" / "key", FORK.Barrier(4)
     path.parent.mkdir()
-    for _ in range(20):
-        path.write_text("{}")
-        together = FORK.Barrier(4)
-        children = [FORK.Process(target=inherit, args=(path, tmp_path, together)) for _ in range(4)]
-        for child in children:
-            child.start()
-        for child in children:
-            child.join()
-            assert child.exitcode == 0
-    assert count_runs(tmp_path) == {"heir": 20}
+    children = [FORK.Process(target=inherit, args=(path, tmp_path, together)) for _ in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert count_runs(tmp_path) == {f"heir-{number}": 1 for number in range(20)}
 
 
 def inherit(path, folder, together):
-    together.wait()
-    with try_lock(path) as acquired:
-        if acquired:
-            note(folder, "heir")
+    for number in range(20):
+        # One of the four writes what the dead process left.
+        if together.wait() == 0:
+            path.write_text("{}")
         together.wait()
+        with try_lock(path) as acquired:
+            if acquired:
+                note(folder, f"heir-{number}")
+            together.wait()
 
 
 def test_a_late_zombie_does_not_replace_what_is_finished(tmp_path):

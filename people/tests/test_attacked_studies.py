@@ -52,14 +52,14 @@ def study_site(url, tmp_path):
     found.application.storage.close()
 
 
-@pytest.mark.parametrize("part", NUMBERS)
-def test_numbers_of_a_protocol_are_bounded_where_it_is_read(part):
-    with record_outcomes("hostile protocols", part) as counts:
-        for value in NUMBERS[part]:
-            with pytest.raises(ExpoundError, match=rf"protocol:[0-9]+: {part}") as error:
-                parse_protocol(protocol(**{part: str(value)}))
-            assert len(str(error.value)) < 400
-            counts.update(cases=1, refused=1)
+def test_numbers_of_a_protocol_are_bounded_where_it_is_read():
+    for part, values in NUMBERS.items():
+        with record_outcomes("hostile protocols", part) as counts:
+            for value in values:
+                with pytest.raises(ExpoundError, match=rf"protocol:[0-9]+: {part}") as error:
+                    parse_protocol(protocol(**{part: str(value)}))
+                assert len(str(error.value)) < 400
+                counts.update(cases=1, refused=1)
 
 
 def test_texts_that_cannot_be_stored_and_protocols_that_are_too_long_are_refused_before_they_are_parsed():

@@ -308,9 +308,8 @@ def test_bad_tables_name_the_place(tmp_path, name, content, message):
         load_data(write(tmp_path / name, content), "all")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_specs_say_what_is_valid():
+    cases = [
         ({"spec": "stt:x"}, r"unknown kind of data 'stt'. Did you mean 'sst'\?"),
         ({"spec": "notes.md"}, "unknown kind of data"),
         ({"spec": "sst:"}, "expected a path"),
@@ -327,11 +326,10 @@ def test_bad_tables_name_the_place(tmp_path, name, content, message):
         ({"spec": "generated?size=0"}, "at least 1"),
         ({"spec": "labeled:x?skip_empty=maybe"}, "true or false"),
         ({"spec": f"csv:{__file__}?task=ranking"}, "unknown task 'ranking'"),
-    ],
-)
-def test_bad_specs_say_what_is_valid(arguments, message):
-    with pytest.raises(ExpoundError, match=message):
-        load_data(**arguments)
+    ]
+    for arguments, message in cases:
+        with pytest.raises(ExpoundError, match=message):
+            load_data(**arguments)
 
 
 def test_a_split_without_rows_names_those_that_have_some(tmp_path):

@@ -103,9 +103,8 @@ def test_argillas_drafts_do_not_count():
     }
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_invalid_argilla_records_are_refused():
+    cases = [
         "{}",
         '[{"fields": {}}]',
         '[{"fields": 1}]',
@@ -116,11 +115,10 @@ def test_argillas_drafts_do_not_count():
         '[{"fields": {"text": "a"}, "responses": {"q": [1]}}]',
         '[{"fields": {"text": "a"}, "responses": {"q": [{"value": [{"start": Infinity, "end": 1}]}]}}]',
         '[{"fields": {"text": "a"}, "responses": {"q": [{"value": [{"start": "x"}]}]}}]',
-    ],
-)
-def test_invalid_argilla_records_are_refused(content):
-    with pytest.raises(ExpoundError, match="the file"):
-        read_records(json.loads(content))
+    ]
+    for content in cases:
+        with pytest.raises(ExpoundError, match="the file"):
+            read_records(json.loads(content))
 
 
 @pytest.mark.parametrize(

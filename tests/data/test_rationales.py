@@ -8,9 +8,8 @@ from expound.data.spans import read_rationale
 TEXT = "an art party with  art, at last"
 
 
-@pytest.mark.parametrize(
-    ("value", "marked"),
-    [
+def test_spans_words_and_masks_are_read():
+    cases = [
         ([[3, 6], [8, 9]], ["art", "a"]),
         ([], []),
         (["art"], ["art", "art"]),
@@ -18,15 +17,13 @@ TEXT = "an art party with  art, at last"
         (["art party", "last"], ["art party", "last"]),
         ([0, 1, 1, 0, 0, 0, 1], ["art party", "last"]),
         ([False, True, False, False, True, False, False], ["art", "art,"]),
-    ],
-)
-def test_spans_words_and_masks_are_read(value, marked):
-    assert [TEXT[start:end] for start, end in read_rationale(value, TEXT, "row 1")] == marked
+    ]
+    for value, marked in cases:
+        assert [TEXT[start:end] for start, end in read_rationale(value, TEXT, "row 1")] == marked
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
+def test_another_form_is_one_clear_sentence():
+    cases = [
         (7, r"row 1: expected a rationale as characters as \[\[start, end\]"),
         ([[3, 99]], "within 31 characters"),
         (["part"], "'part' does not occur"),
@@ -36,8 +33,7 @@ def test_spans_words_and_masks_are_read(value, marked):
         ([0, 1], "each of the 7 words between white space, got 2 numbers"),
         ([0, 1, 1, 0, 0, 0, 0.5], "expected a 0 or 1 for each"),
         ([[3, 6], "art"], "expected a rationale as characters"),
-    ],
-)
-def test_another_form_is_one_clear_sentence(value, message):
-    with pytest.raises(ExpoundError, match=message):
-        read_rationale(value, TEXT, "row 1")
+    ]
+    for value, message in cases:
+        with pytest.raises(ExpoundError, match=message):
+            read_rationale(value, TEXT, "row 1")

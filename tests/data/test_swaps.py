@@ -12,9 +12,8 @@ def list_swaps(text, **options):
     return [(swap.kind, text[swap.start : swap.end], swap.choices) for swap in find_swaps(text, **options)]
 
 
-@pytest.mark.parametrize(
-    ("text", "stretch", "word"),
-    [
+def test_contractions_are_expanded_and_made_as_the_text_writes_them():
+    cases = [
         ("It's a film", "It's", "It is"),
         ("it 's a film", "it 's", "it is"),
         ("I don't care", "don't", "do not"),
@@ -25,17 +24,14 @@ def list_swaps(text, **options):
         ("It is n't bad , it is long", "it is", "it 's"),
         ("You will see", "You will", "You'll"),
         ("we could not see", "could not", "couldn't"),
-    ],
-)
-def test_contractions_are_expanded_and_made_as_the_text_writes_them(text, stretch, word):
-    assert ("contraction", stretch, (word,)) in list_swaps(text, kinds=["contraction"])
+    ]
+    for text, stretch, word in cases:
+        assert ("contraction", stretch, (word,)) in list_swaps(text, kinds=["contraction"])
 
 
-@pytest.mark.parametrize(
-    "text", ["yes, it is.", "it's been long", "she 's got it", "the dog's bone", "its plot", "can"]
-)
-def test_what_only_looks_like_a_contraction_stays(text):
-    assert list_swaps(text, kinds=["contraction"]) == []
+def test_what_only_looks_like_a_contraction_stays():
+    for text in ["yes, it is.", "it's been long", "she 's got it", "the dog's bone", "its plot", "can"]:
+        assert list_swaps(text, kinds=["contraction"]) == []
 
 
 def test_expanding_undoes_contracting():
@@ -69,9 +65,8 @@ def test_words_take_the_case_of_what_they_replace_and_lower_case_counts_in_lower
     assert list_swaps("a christmas carol for sharon and grant") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
+def test_which_numbers_are_numbers():
+    cases = [
         ("25 men", {"25"}),
         ("two men", {"two"}),
         ("twenty-five men", set()),
@@ -80,10 +75,9 @@ def test_words_take_the_case_of_what_they_replace_and_lower_case_counts_in_lower
         ("(7), 8.", {"7", "8"}),
         ("one man", set()),
         ("٣ men", set()),
-    ],
-)
-def test_which_numbers_are_numbers(text, numbers):
-    assert {stretch for _, stretch, _ in list_swaps(text, kinds=["number"])} == numbers
+    ]
+    for text, numbers in cases:
+        assert {stretch for _, stretch, _ in list_swaps(text, kinds=["number"])} == numbers
 
 
 def test_digits_move_by_a_fifth_at_most_and_never_stay():
@@ -93,9 +87,9 @@ def test_digits_move_by_a_fifth_at_most_and_never_stay():
         assert all(int(choice) > 0 and abs(int(choice) - value) <= max(1, value // 5) for choice in choices)
 
 
-@pytest.mark.parametrize("text", ["", "a dull film", "静かな町の映画", "Ελλάδα", "🙂🙂", "naïve jokes"])
-def test_texts_without_anything_to_swap_have_no_swaps(text):
-    assert find_swaps(text) == []
+def test_texts_without_anything_to_swap_have_no_swaps():
+    for text in ["", "a dull film", "静かな町の映画", "Ελλάδα", "🙂🙂", "naïve jokes"]:
+        assert find_swaps(text) == []
 
 
 def test_swaps_stand_where_they_say_also_behind_characters_of_several_bytes():

@@ -65,24 +65,24 @@ def draw_reference(made, model, batch):
     return made.reference(model, batch, drawn)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "prompted"])
-@pytest.mark.parametrize("mode", ["mask", "random", "learned"])
 @torch.no_grad()
-def test_a_full_mask_changes_nothing_and_an_empty_one_leaves_only_special_tokens(kind, mode):
-    model = load_model(kind)
-    batch = model.encode(TEXTS)
-    made = make_soft_masking(mode, model)
-    m = draw_reference(made, model, batch)
-    ones = torch.ones(batch.content.shape, dtype=torch.float64)
-    assert torch.equal(made.logits(model, batch, ones, m), model(batch).logits)
-    assert torch.equal(m[~batch.content], model.embed(batch)[~batch.content])
-    assert (m != model.embed(batch)).any(-1)[batch.content].float().mean() > 0.8
-    empty = made.logits(model, batch, 0 * ones, m)
-    assert torch.equal(empty, model(batch, embeddings=m).logits)
-    if mode in ("mask", "learned"):
-        ids = batch.inputs["input_ids"].masked_fill(batch.content, model.mask_id)
-        by_ids = model(replace(batch, inputs=batch.inputs | {"input_ids": ids})).logits
-        torch.testing.assert_close(empty, by_ids, rtol=0, atol=1e-12)
+def test_a_full_mask_changes_nothing_and_an_empty_one_leaves_only_special_tokens():
+    for mode in ["mask", "random", "learned"]:
+        for kind in ["bert", "roberta", "gpt2", "prompted"]:
+            model = load_model(kind)
+            batch = model.encode(TEXTS)
+            made = make_soft_masking(mode, model)
+            m = draw_reference(made, model, batch)
+            ones = torch.ones(batch.content.shape, dtype=torch.float64)
+            assert torch.equal(made.logits(model, batch, ones, m), model(batch).logits)
+            assert torch.equal(m[~batch.content], model.embed(batch)[~batch.content])
+            assert (m != model.embed(batch)).any(-1)[batch.content].float().mean() > 0.8
+            empty = made.logits(model, batch, 0 * ones, m)
+            assert torch.equal(empty, model(batch, embeddings=m).logits)
+            if mode in ("mask", "learned"):
+                ids = batch.inputs["input_ids"].masked_fill(batch.content, model.mask_id)
+                by_ids = model(replace(batch, inputs=batch.inputs | {"input_ids": ids})).logits
+                torch.testing.assert_close(empty, by_ids, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["bert", "prompted"])
@@ -103,19 +103,19 @@ def test_special_tokens_and_prompts_are_intact_in_a_mask_and_in_its_inverse(kind
         assert seen == (keep is scores), "the premise: a masked special token shows"
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "llama", "qwen2", "gpt2"])
 @torch.no_grad()
-def test_omission_of_whole_tokens_is_an_attention_mask(family):
-    model = shared(family)
-    batch = model.encode(uneven(family, 3))
-    keep = torch.rand(batch.content.shape, generator=torch.Generator().manual_seed(2)) < 0.5
-    # A decoder answers at the last position, which attends to itself even if no other position does.
-    keep[:, -1] = True
-    found = SoftMasking("omit").logits(model, batch, keep.double(), None)
-    seen = (keep | ~batch.content) & batch.attended
-    expected = model(replace(batch, inputs=batch.inputs | {"attention_mask": seen.long()})).logits
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-    assert (found - model(batch).logits).abs().max() > 1e-3
+def test_omission_of_whole_tokens_is_an_attention_mask():
+    for family in ["bert", "distilbert", "roberta", "llama", "qwen2", "gpt2"]:
+        model = shared(family)
+        batch = model.encode(uneven(family, 3))
+        keep = torch.rand(batch.content.shape, generator=torch.Generator().manual_seed(2)) < 0.5
+        # A decoder answers at the last position, which attends to itself even if no other position does.
+        keep[:, -1] = True
+        found = SoftMasking("omit").logits(model, batch, keep.double(), None)
+        seen = (keep | ~batch.content) & batch.attended
+        expected = model(replace(batch, inputs=batch.inputs | {"attention_mask": seen.long()})).logits
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+        assert (found - model(batch).logits).abs().max() > 1e-3
 
 
 def test_omission_and_every_other_mask_have_a_gradient_at_every_word():

@@ -27,24 +27,24 @@ def assert_golden(mine, expected, **tolerance):
     torch.testing.assert_close(mine.double()[known], expected[known], **(tolerance or {"rtol": 0, "atol": 1e-10}))
 
 
-@pytest.mark.parametrize(
-    ("method", "layers", "name"),
-    [
+def test_scores_equal_golden_numbers(reference):
+    cases = [
         (Alti(), "up_to", "alti"),
         (Alti(), "each", "alti_layers"),
         (Alti(p=2), "up_to", "alti_l2"),
         (GlobEnc(), "up_to", "globenc"),
         (GlobEnc(), "each", "globenc_nenc_layers"),
         (GlobEnc(), "each", "globenc_via_decompx_nenc_layers"),
-    ],
-)
-def test_scores_equal_golden_numbers(reference, method, layers, name):
-    values, model, batch = reference
-    with torch.no_grad():
-        explanation = type(method)(**(method.params | {"layers": layers})).explain(model, batch, torch.zeros(6).long())
-        assert_golden(explanation.layers, values[name][:, :, 0])
-        if layers == "up_to":
-            assert_golden(explanation.scores, values[name][:, -1, 0])
+    ]
+    for method, layers, name in cases:
+        values, model, batch = reference
+        with torch.no_grad():
+            explanation = type(method)(**(method.params | {"layers": layers})).explain(
+                model, batch, torch.zeros(6).long()
+            )
+            assert_golden(explanation.layers, values[name][:, :, 0])
+            if layers == "up_to":
+                assert_golden(explanation.scores, values[name][:, -1, 0])
 
 
 @pytest.mark.parametrize(("method", "name"), [(Alti(), "alti_layers"), (GlobEnc(), "globenc_nenc_layers")])
@@ -90,22 +90,22 @@ def test_single_precision_is_close_to_golden_numbers(golden, reference):
         assert_golden(explanation.layers, values[name][:, :, 0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_shares_and_biases_are_the_answer_of_the_attention_block(family):
-    model = decomposable.shared_model(family)
-    with torch.no_grad():
-        for trace in trace_examples(model, decomposable.batch(model)):
-            for state in trace.layers:
-                answer, weights, vectors = compute_shares(state, torch.arange(len(state.x)))
-                total = torch.einsum("jih,jhd->id", weights, vectors)
-                bias = state.parts.output.bias
-                rest = torch.zeros_like(total) if bias is None else bias.expand_as(total)
-                if not state.parts.norm_first:
-                    norm = state.parts.norms[0]
-                    deviation = state.middle.std(-1, correction=0)[:, None]
-                    exact = deviation * norm.scale(state.middle)  # ALTI leaves eps out
-                    total, rest = total * exact, norm.apply_without_scale(rest) / deviation * exact + norm.bias
-                torch.testing.assert_close(total + rest, answer, rtol=0, atol=1e-10)
+def test_shares_and_biases_are_the_answer_of_the_attention_block():
+    for family in FAMILIES:
+        model = decomposable.shared_model(family)
+        with torch.no_grad():
+            for trace in trace_examples(model, decomposable.batch(model)):
+                for state in trace.layers:
+                    answer, weights, vectors = compute_shares(state, torch.arange(len(state.x)))
+                    total = torch.einsum("jih,jhd->id", weights, vectors)
+                    bias = state.parts.output.bias
+                    rest = torch.zeros_like(total) if bias is None else bias.expand_as(total)
+                    if not state.parts.norm_first:
+                        norm = state.parts.norms[0]
+                        deviation = state.middle.std(-1, correction=0)[:, None]
+                        exact = deviation * norm.scale(state.middle)  # ALTI leaves eps out
+                        total, rest = total * exact, norm.apply_without_scale(rest) / deviation * exact + norm.bias
+                    torch.testing.assert_close(total + rest, answer, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("family", sweep_others(FAMILIES))

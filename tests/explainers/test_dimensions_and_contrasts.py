@@ -127,12 +127,12 @@ def test_a_contrast_of_logarithms_is_one_of_logits(output):
     torch.testing.assert_close(removed, first - second)
 
 
-@pytest.mark.parametrize("name", REFUSING)
-def test_methods_without_contrasts_refuse_them(name):
-    model = shared("bert")
-    batch = model.encode(uneven("bert", 2))
-    with pytest.raises(ExpoundError, match=f"{name} does not explain a difference of outputs"):
-        make_explainer(name).attribute(model, batch, (0, 1))
+def test_methods_without_contrasts_refuse_them():
+    for name in REFUSING:
+        model = shared("bert")
+        batch = model.encode(uneven("bert", 2))
+        with pytest.raises(ExpoundError, match=f"{name} does not explain a difference of outputs"):
+            make_explainer(name).attribute(model, batch, (0, 1))
 
 
 def test_contrasts_by_name_for_one_and_for_all():

@@ -185,10 +185,10 @@ def test_spans_of_a_response_by_kind():
         exchange.spans("label")
 
 
-@pytest.mark.parametrize("target", [(2, 2), (0, 99), [(0, 1, 2)], 1.5, [("a", "b")], -1])
-def test_invalid_targets_are_refused(model, target):
-    with pytest.raises(ExpoundError, match="spans \\(start, end\\) within the 24 response tokens"):
-        expound.attribute(model, [CHAT], "random", target)
+def test_invalid_targets_are_refused(model):
+    for target in [(2, 2), (0, 99), [(0, 1, 2)], 1.5, [("a", "b")], -1]:
+        with pytest.raises(ExpoundError, match="spans \\(start, end\\) within the 24 response tokens"):
+            expound.attribute(model, [CHAT], "random", target)
 
 
 def explanation(

@@ -45,32 +45,34 @@ def test_masks_do_not_depend_on_the_text():
     assert np.array_equal(one[:, 0].numpy(), ablation_masks(5, 3))
 
 
-@pytest.mark.parametrize("family", FLOWS)
 @torch.no_grad()
-def test_shares_of_a_layer_sum_to_one_and_the_future_has_none(family):
-    model = decomposable.shared_model(family)
-    for trace in trace_examples(model, decomposable.batch(model)):
-        rows = torch.arange(len(trace.positions))
-        for state in trace.layers:
-            attention, residual = compute_shares(state, HeadVectors(state), rows)
-            total = attention.sum((1, 2)) + residual
-            torch.testing.assert_close(total, torch.ones_like(total), **TIGHT)
-            torch.testing.assert_close(compute_feed_forward_shares(state, rows).sum(0), torch.ones_like(total), **TIGHT)
+def test_shares_of_a_layer_sum_to_one_and_the_future_has_none():
+    for family in FLOWS:
+        model = decomposable.shared_model(family)
+        for trace in trace_examples(model, decomposable.batch(model)):
+            rows = torch.arange(len(trace.positions))
+            for state in trace.layers:
+                attention, residual = compute_shares(state, HeadVectors(state), rows)
+                total = attention.sum((1, 2)) + residual
+                torch.testing.assert_close(total, torch.ones_like(total), **TIGHT)
+                torch.testing.assert_close(
+                    compute_feed_forward_shares(state, rows).sum(0), torch.ones_like(total), **TIGHT
+                )
+                if model.is_decoder:
+                    assert not attention.sum(1).triu(1).any()
+
+
+@torch.no_grad()
+def test_flash_trace_shares_sum_to_one_without_the_future():
+    for family in FLOWS:
+        model = decomposable.shared_model(family)
+        for trace in trace_examples(model, decomposable.batch(model)):
+            length = len(trace.positions)
+            for sinks in (torch.eye(length)[length // 2], torch.ones(length)):
+                layers_of, residual = compute_layer_shares(trace, sinks)
+                torch.testing.assert_close(layers_of.sum(1) + residual, torch.ones_like(residual), **TIGHT)
             if model.is_decoder:
-                assert not attention.sum(1).triu(1).any()
-
-
-@pytest.mark.parametrize("family", FLOWS)
-@torch.no_grad()
-def test_flash_trace_shares_sum_to_one_without_the_future(family):
-    model = decomposable.shared_model(family)
-    for trace in trace_examples(model, decomposable.batch(model)):
-        length = len(trace.positions)
-        for sinks in (torch.eye(length)[length // 2], torch.ones(length)):
-            layers_of, residual = compute_layer_shares(trace, sinks)
-            torch.testing.assert_close(layers_of.sum(1) + residual, torch.ones_like(residual), **TIGHT)
-        if model.is_decoder:
-            assert not compute_layer_shares(trace, torch.eye(length)[length // 2])[0][:, length // 2 + 1 :].any()
+                assert not compute_layer_shares(trace, torch.eye(length)[length // 2])[0][:, length // 2 + 1 :].any()
 
 
 @pytest.mark.parametrize("span", [(0, 2), (1, 2)])

@@ -94,31 +94,35 @@ def test_in_local_attention_means_are_over_the_queries_whose_window_reaches_the_
         find_queries(gaps[None, None], torch.ones(1, 4, dtype=torch.bool), causal=False)
 
 
-@pytest.mark.parametrize("family", WITH_MATRICES)
 @torch.no_grad()
-def test_untrained_it_is_the_mean_of_all_heads_logits(family):
-    model = shared(family)
-    batch = model.encode(uneven(family, 3))
-    scores = ParameterizedAttention.for_model(model).double().explain(model, batch, special_tokens=True).scores
-    last = ParameterizedAttention.for_model(model, "last").double().explain(model, batch, special_tokens=True).scores
-    for row in range(len(batch)):
-        means, real = head_means(model, batch, row), batch.attended[row]
-        for found, mean in ((scores, means.mean((0, 1))), (last, means[-1].mean(0))):
-            expected = torch.zeros(batch.length, dtype=torch.float64)
-            expected[real] = torch.softmax(mean[real], 0)
-            torch.testing.assert_close(found[row], expected, rtol=1e-10, atol=1e-10)
+def test_untrained_it_is_the_mean_of_all_heads_logits():
+    for family in WITH_MATRICES:
+        model = shared(family)
+        batch = model.encode(uneven(family, 3))
+        scores = ParameterizedAttention.for_model(model).double().explain(model, batch, special_tokens=True).scores
+        last = (
+            ParameterizedAttention.for_model(model, "last").double().explain(model, batch, special_tokens=True).scores
+        )
+        for row in range(len(batch)):
+            means, real = head_means(model, batch, row), batch.attended[row]
+            for found, mean in ((scores, means.mean((0, 1))), (last, means[-1].mean(0))):
+                expected = torch.zeros(batch.length, dtype=torch.float64)
+                expected[real] = torch.softmax(mean[real], 0)
+                torch.testing.assert_close(found[row], expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit", "deberta-v2"])
 @torch.no_grad()
-def test_recorded_scaling_explains_the_attention(family):
-    model = small(family, pos_att_type=[], relative_attention=False) if family == "deberta-v2" else shared(family)
-    batch = model.encode(uneven(family, 1))
-    outputs = model(batch, capture=Capture(attentions=True, heads=True))
-    parts = zip(outputs.queries, outputs.keys, outputs.scalings, outputs.attentions, strict=True)
-    for queries, keys, scaling, attention in parts:
-        logits = (queries @ keys.transpose(-1, -2) * scaling).masked_fill(~visible_pairs(model, batch, 0), -torch.inf)
-        torch.testing.assert_close(logits.softmax(-1), attention, rtol=1e-6, atol=1e-6)
+def test_recorded_scaling_explains_the_attention():
+    for family in ["bert", "gpt2", "llama", "vit", "deberta-v2"]:
+        model = small(family, pos_att_type=[], relative_attention=False) if family == "deberta-v2" else shared(family)
+        batch = model.encode(uneven(family, 1))
+        outputs = model(batch, capture=Capture(attentions=True, heads=True))
+        parts = zip(outputs.queries, outputs.keys, outputs.scalings, outputs.attentions, strict=True)
+        for queries, keys, scaling, attention in parts:
+            logits = (queries @ keys.transpose(-1, -2) * scaling).masked_fill(
+                ~visible_pairs(model, batch, 0), -torch.inf
+            )
+            torch.testing.assert_close(logits.softmax(-1), attention, rtol=1e-6, atol=1e-6)
 
 
 @torch.no_grad()
@@ -487,39 +491,37 @@ def test_models_of_another_shape_are_refused():
             single.attribute(model, batch)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_choices():
+    cases = [
         ({"n_layers": 0}, "at least 1 layer"),
         ({"normalizer": "sparse"}, "unknown normalizer"),
         ({"mix": "coef"}, "Did you mean 'coefs'"),
         ({"scales": (1.0,)}, "two positive"),
         ({"scales": (1.0, 0.0)}, "two positive"),
-    ],
-)
-def test_wrong_choices(options, message):
-    with pytest.raises(ExpoundError, match=message):
-        InterpretableAttention(**({"n_layers": 2, "n_heads": 4, "head_dim": 8} | options))
-    with pytest.raises(ExpoundError, match="all, last"):
-        ParameterizedAttention(2, 4, used_layers="first")
+    ]
+    for options, message in cases:
+        with pytest.raises(ExpoundError, match=message):
+            InterpretableAttention(**({"n_layers": 2, "n_heads": 4, "head_dim": 8} | options))
+        with pytest.raises(ExpoundError, match="all, last"):
+            ParameterizedAttention(2, 4, used_layers="first")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("scale", [0.0, 0.1, 3.0, 1e4])
-def test_short_sparsemax_equals_the_sorted_one(scale, dtype):
-    torch.manual_seed(0)
-    values = scale * torch.randn(40, 3, 32, dtype=dtype)
-    values[0, 0, :5] = values[0, 0].max()
-    close = {"atol": 20 * torch.finfo(dtype).eps, "rtol": 1e-5}
-    for axis in (-1, 1):
-        torch.testing.assert_close(short_sparsemax(values, axis), sparsemax(values, axis), **close)
-    found = short_sparsemax(values)
-    torch.testing.assert_close(found.sum(-1), torch.ones(40, 3, dtype=dtype), **close)
-    one, other = values.clone().requires_grad_(), values.clone().requires_grad_()
-    weights = torch.randn_like(values)
-    for leaf, method in ((one, short_sparsemax), (other, sparsemax)):
-        (method(leaf, -1) * weights).sum().backward()
-    torch.testing.assert_close(one.grad, other.grad)
+def test_short_sparsemax_equals_the_sorted_one():
+    for scale in [0.0, 0.1, 3.0, 1e4]:
+        for dtype in [torch.float32, torch.float64]:
+            torch.manual_seed(0)
+            values = scale * torch.randn(40, 3, 32, dtype=dtype)
+            values[0, 0, :5] = values[0, 0].max()
+            close = {"atol": 20 * torch.finfo(dtype).eps, "rtol": 1e-5}
+            for axis in (-1, 1):
+                torch.testing.assert_close(short_sparsemax(values, axis), sparsemax(values, axis), **close)
+            found = short_sparsemax(values)
+            torch.testing.assert_close(found.sum(-1), torch.ones(40, 3, dtype=dtype), **close)
+            one, other = values.clone().requires_grad_(), values.clone().requires_grad_()
+            weights = torch.randn_like(values)
+            for leaf, method in ((one, short_sparsemax), (other, sparsemax)):
+                (method(leaf, -1) * weights).sum().backward()
+            torch.testing.assert_close(one.grad, other.grad)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -31,9 +31,8 @@ def ranker(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
+def test_a_list_is_read_however_it_is_written():
+    cases = [
         ("dull, plot, funny END and so on, more", ["dull", "plot", "funny"]),
         (" 1. dull\n2) plot\n(3) funny\nEND", ["dull", "plot", "funny"]),
         ("- dull\n* plot\n• funny", ["dull", "plot", "funny"]),
@@ -42,10 +41,9 @@ def ranker(tmp_path_factory):
         ("café's, 3D, 1984", ["café's", "3D", "1984"]),
         ("", []),
         ("END dull", []),
-    ],
-)
-def test_a_list_is_read_however_it_is_written(answer, words):
-    assert parse_ranking(answer) == words
+    ]
+    for answer, words in cases:
+        assert parse_ranking(answer) == words
 
 
 def test_scores_fall_with_the_rank_and_go_to_every_token_of_the_word(model):

@@ -30,9 +30,8 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
     assert known.numel() == (0 if card.needs_rationale else len(batch))
 
 
-@pytest.mark.parametrize(
-    ("spec", "params"),
-    [
+def test_a_spec_is_the_same_as_its_parameters():
+    cases = [
         ("aopc_comprehensiveness", {}),
         (
             "aopc_comprehensiveness?fractions=0.1,0.2&perturbation=mask&divisor=fractions_plus_one",
@@ -41,12 +40,11 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
         ("log_odds?fraction=0.1&rounding=floor", {"fraction": 0.1, "rounding": "floor"}),
         ("token_f1?k=none", {"k": None}),
         ("token_f1?k=25&unit=token&special_tokens=true", {"k": 25, "unit": "token", "special_tokens": True}),
-    ],
-)
-def test_a_spec_is_the_same_as_its_parameters(spec, params):
-    name = spec.split("?")[0]
-    assert metric(spec) == METRICS[name](**params) == metric(name, **params)
-    assert metric(name, **metric(spec).params) == metric(spec)
+    ]
+    for spec, params in cases:
+        name = spec.split("?")[0]
+        assert metric(spec) == METRICS[name](**params) == metric(name, **params)
+        assert metric(name, **metric(spec).params) == metric(spec)
 
 
 def test_keywords_come_on_top_of_the_spec():
@@ -58,9 +56,8 @@ def test_keywords_come_on_top_of_the_spec():
     }
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
+def test_wrong_specs_are_refused_in_one_line():
+    cases = [
         ("sufficency", "Did you mean 'sufficiency'"),
         (
             "sufficiency?budget=0.1",
@@ -75,12 +72,11 @@ def test_keywords_come_on_top_of_the_spec():
             "rationale_auc: special_tokens: expected true or false, got 'perhaps'",
         ),
         ("aopc_sufficiency?fractions=", "expected float"),
-    ],
-)
-def test_wrong_specs_are_refused_in_one_line(spec, message):
-    with pytest.raises(ExpoundError, match=message) as error:
-        metric(spec)
-    assert "\n" not in str(error.value)
+    ]
+    for spec, message in cases:
+        with pytest.raises(ExpoundError, match=message) as error:
+            metric(spec)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -127,60 +127,66 @@ def rationale_rows():
     return rows
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
-@pytest.mark.parametrize("absolute", [False, True])
-@pytest.mark.parametrize("name", IDS)
-def test_words_are_the_sums_of_their_pieces(name, absolute, family, rationale_rows):
-    model = model_of(family)
-    batch = model.encode(rationale_rows)
-    assert (batch.word_of[1].unique(return_counts=True)[1][1:] > 1).any()  # premise: some word has several tokens
-    attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
-    got = metric(name, absolute=absolute).evaluate(model, batch, attribution)[name]
-    assert got.isnan().tolist() == [False, False, True, True, True]
-    for row in range(2):
-        words, count = batch.word_of[row].tolist(), len(batch.alignments[row].words)
-        scores = pool(attribution[row].tolist(), words, count)
-        gold = pool(batch.rationale_mask[row].int().tolist(), words, count, "max").astype(int)
-        scores = np.abs(scores) if absolute else scores
-        assert float(got[row]) == pytest.approx(REFERENCES[name](gold.tolist(), scores.tolist()), abs=1e-6)
+def test_words_are_the_sums_of_their_pieces(rationale_rows):
+    for name in IDS:
+        for absolute in [False, True]:
+            for family in ["bert", "roberta", "gpt2"]:
+                model = model_of(family)
+                batch = model.encode(rationale_rows)
+                assert (
+                    batch.word_of[1].unique(return_counts=True)[1][1:] > 1
+                ).any()  # premise: some word has several tokens
+                attribution = (
+                    torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
+                )
+                got = metric(name, absolute=absolute).evaluate(model, batch, attribution)[name]
+                assert got.isnan().tolist() == [False, False, True, True, True]
+                for row in range(2):
+                    words, count = batch.word_of[row].tolist(), len(batch.alignments[row].words)
+                    scores = pool(attribution[row].tolist(), words, count)
+                    gold = pool(batch.rationale_mask[row].int().tolist(), words, count, "max").astype(int)
+                    scores = np.abs(scores) if absolute else scores
+                    assert float(got[row]) == pytest.approx(REFERENCES[name](gold.tolist(), scores.tolist()), abs=1e-6)
 
 
-@pytest.mark.parametrize("specials", [False, True])
-@pytest.mark.parametrize("name", IDS)
-def test_tokens_with_and_without_special_ones(name, specials, rationale_rows):
-    model = model_of("bert")
-    batch = model.encode(rationale_rows)
-    attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
-    got = metric(name, unit="token", special_tokens=specials, absolute=True).evaluate(model, batch, attribution)[name]
-    assert got.isnan().tolist() == [False, False, True, not specials, True]
-    for row in range(2):
-        candidates = (batch.attended if specials else batch.content)[row]
-        gold, scores = batch.rationale_mask[row][candidates].int(), attribution[row][candidates].abs()
-        assert float(got[row]) == pytest.approx(REFERENCES[name](gold.tolist(), scores.tolist()), abs=1e-6)
+def test_tokens_with_and_without_special_ones(rationale_rows):
+    for name in IDS:
+        for specials in [False, True]:
+            model = model_of("bert")
+            batch = model.encode(rationale_rows)
+            attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
+            got = metric(name, unit="token", special_tokens=specials, absolute=True).evaluate(
+                model, batch, attribution
+            )[name]
+            assert got.isnan().tolist() == [False, False, True, not specials, True]
+            for row in range(2):
+                candidates = (batch.attended if specials else batch.content)[row]
+                gold, scores = batch.rationale_mask[row][candidates].int(), attribution[row][candidates].abs()
+                assert float(got[row]) == pytest.approx(REFERENCES[name](gold.tolist(), scores.tolist()), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_planted_evidence_is_found(name, rationale_rows):
-    model = model_of("bert")
-    batch = model.encode(rationale_rows)
-    perfect = metric(name).evaluate(model, batch, batch.rationale_mask.float())[name]
-    assert perfect[:2].tolist() == [1, 1]
-    wrong = metric(name).evaluate(model, batch, (batch.content & ~batch.rationale_mask).float())[name]
-    assert (wrong[:2] < perfect[:2]).all()
-    if name == "rationale_auc":
-        assert wrong[:2].tolist() == [0, 0]
-        assert metric(name).evaluate(model, batch, torch.zeros_like(batch.content.float()))[name][:2].tolist() == [
-            0.5,
-            0.5,
-        ]
+def test_planted_evidence_is_found(rationale_rows):
+    for name in IDS:
+        model = model_of("bert")
+        batch = model.encode(rationale_rows)
+        perfect = metric(name).evaluate(model, batch, batch.rationale_mask.float())[name]
+        assert perfect[:2].tolist() == [1, 1]
+        wrong = metric(name).evaluate(model, batch, (batch.content & ~batch.rationale_mask).float())[name]
+        assert (wrong[:2] < perfect[:2]).all()
+        if name == "rationale_auc":
+            assert wrong[:2].tolist() == [0, 0]
+            assert metric(name).evaluate(model, batch, torch.zeros_like(batch.content.float()))[name][:2].tolist() == [
+                0.5,
+                0.5,
+            ]
 
 
-@pytest.mark.parametrize("name", IDS)
-@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
-def test_without_rationales_everything_is_undefined(name, family):
-    model = model_of(family)
-    batch = model.encode(families.examples(family))
-    assert metric(name).evaluate(model, batch, torch.zeros_like(batch.content.float()))[name].isnan().all()
+def test_without_rationales_everything_is_undefined():
+    for family in ["bert", "gpt2", "vit"]:
+        for name in IDS:
+            model = model_of(family)
+            batch = model.encode(families.examples(family))
+            assert metric(name).evaluate(model, batch, torch.zeros_like(batch.content.float()))[name].isnan().all()
 
 
 def test_a_batch_of_ids_without_words_or_padding():

@@ -39,16 +39,18 @@ def test_an_adapter_is_refused_with_advice():
         to_affine(nn.Bilinear(2, 2, 2))
 
 
-@pytest.mark.parametrize("name", sorted(activations.SLOPES))
-def test_slopes_times_input_are_the_activations(name):
-    function = hf.activations.ACT2FN[name]
-    x = torch.tensor([-30.0, -5.0, -1.7, -0.3, -1e-2, -1e-5, 0.0, 1e-9, 1e-3, 0.99e-2, 1.01e-2, 0.4, 2.0, 6.0]).double()
-    close = {"rtol": 1e-10, "atol": 1e-14}  # transformers writes a constant of gelu_fast with ten digits
-    torch.testing.assert_close(activations.zero_origin_slope(name)(x) * x, function(x), **close)
-    found = activations.find_activation_name(function)
-    assert activations.zero_origin_slope(found) is activations.zero_origin_slope(name)
-    slope, height = activations.compute_tangent(name, x)
-    torch.testing.assert_close(slope * x + height, function(x), **close)
+def test_slopes_times_input_are_the_activations():
+    for name in sorted(activations.SLOPES):
+        function = hf.activations.ACT2FN[name]
+        x = torch.tensor(
+            [-30.0, -5.0, -1.7, -0.3, -1e-2, -1e-5, 0.0, 1e-9, 1e-3, 0.99e-2, 1.01e-2, 0.4, 2.0, 6.0]
+        ).double()
+        close = {"rtol": 1e-10, "atol": 1e-14}  # transformers writes a constant of gelu_fast with ten digits
+        torch.testing.assert_close(activations.zero_origin_slope(name)(x) * x, function(x), **close)
+        found = activations.find_activation_name(function)
+        assert activations.zero_origin_slope(found) is activations.zero_origin_slope(name)
+        slope, height = activations.compute_tangent(name, x)
+        torch.testing.assert_close(slope * x + height, function(x), **close)
 
 
 def test_slopes_have_derivatives_near_zero():
@@ -63,15 +65,15 @@ def test_an_activation_without_a_slope_has_no_name():
         activations.zero_origin_slope("sigmoid")
 
 
-@pytest.mark.parametrize("family", sorted(CONFIGS))
 @torch.no_grad()
-def test_norms_read_from_their_weights_are_those_of_transformers(family):
+def test_norms_read_from_their_weights_are_those_of_transformers():
     """Other tests replace RMSNorms by torch's with the weights that are read here, so these are compared themselves."""
-    config = hf.AutoConfig.for_model(family, **CONFIGS[family])
-    torch.manual_seed(0)
-    found = [module for module in hf.AutoModel.from_config(config).modules() if is_norm_layer(module)]
-    assert found
-    for module in found:
-        module.weight.add_(0.1 * torch.randn_like(module.weight))
-        x = 3 * torch.randn(5, len(module.weight)) + 1
-        torch.testing.assert_close(to_norm(module)(x), module(x), rtol=1e-5, atol=1e-5)
+    for family in sorted(CONFIGS):
+        config = hf.AutoConfig.for_model(family, **CONFIGS[family])
+        torch.manual_seed(0)
+        found = [module for module in hf.AutoModel.from_config(config).modules() if is_norm_layer(module)]
+        assert found
+        for module in found:
+            module.weight.add_(0.1 * torch.randn_like(module.weight))
+            x = 3 * torch.randn(5, len(module.weight)) + 1
+            torch.testing.assert_close(to_norm(module)(x), module(x), rtol=1e-5, atol=1e-5)

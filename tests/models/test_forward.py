@@ -82,18 +82,18 @@ def test_logits_are_those_of_transformers(family):
         assert torch.equal(model(Batch.from_ids(ids, mask)).logits, model.model(ids, attention_mask=mask).logits)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("pad", [None, 0, 2])
 @torch.no_grad()
-def test_decoders_answer_at_the_last_token_whatever_the_padding_token(family, pad):
-    model = small(family, pad_token_id=pad)
-    for left in (False, True):
-        ids, mask = ids_of(8, 5, 1, left=left)
-        ids[0, -1] = 7
-        logits = model(Batch.from_ids(ids, mask)).logits
-        for row, (own, real) in enumerate(zip(ids, mask.bool(), strict=True)):
-            torch.testing.assert_close(model.model(own[real][None]).logits[0], logits[row], **EXACT)
-    assert model.config.pad_token_id == pad
+def test_decoders_answer_at_the_last_token_whatever_the_padding_token():
+    for pad in [None, 0, 2]:
+        for family in ["gpt2", "llama"]:
+            model = small(family, pad_token_id=pad)
+            for left in (False, True):
+                ids, mask = ids_of(8, 5, 1, left=left)
+                ids[0, -1] = 7
+                logits = model(Batch.from_ids(ids, mask)).logits
+                for row, (own, real) in enumerate(zip(ids, mask.bool(), strict=True)):
+                    torch.testing.assert_close(model.model(own[real][None]).logits[0], logits[row], **EXACT)
+            assert model.config.pad_token_id == pad
 
 
 @torch.no_grad()
@@ -130,20 +130,22 @@ def test_block_sparse_attention_pads_itself():
                 assert states.shape == (2, length, 32)
 
 
-@pytest.mark.parametrize("family", SPAN_FAMILIES)
 @torch.no_grad()
-def test_spans(family):
-    model = shared(family, "QuestionAnswering")
-    batch = model.encode(PAIRS)
-    logits = model(batch).logits
-    assert logits.shape == (3, 2, batch.length)
-    assert torch.equal(logits, model(batch, model.embed(batch)).logits)
-    assert (logits.masked_select(~batch.attended[:, None].expand_as(logits)) < -1e30).all()
-    for row, pair in enumerate(PAIRS):
-        real = batch.attended[row]
-        single = model.model(**model.tokenizer(*pair, return_tensors="pt"))
-        torch.testing.assert_close(logits[row][:, real], torch.cat([single.start_logits, single.end_logits]), **EXACT)
-    assert (model.probabilities(batch).sum(-1) - 1).abs().max() < 1e-12
+def test_spans():
+    for family in SPAN_FAMILIES:
+        model = shared(family, "QuestionAnswering")
+        batch = model.encode(PAIRS)
+        logits = model(batch).logits
+        assert logits.shape == (3, 2, batch.length)
+        assert torch.equal(logits, model(batch, model.embed(batch)).logits)
+        assert (logits.masked_select(~batch.attended[:, None].expand_as(logits)) < -1e30).all()
+        for row, pair in enumerate(PAIRS):
+            real = batch.attended[row]
+            single = model.model(**model.tokenizer(*pair, return_tensors="pt"))
+            torch.testing.assert_close(
+                logits[row][:, real], torch.cat([single.start_logits, single.end_logits]), **EXACT
+            )
+        assert (model.probabilities(batch).sum(-1) - 1).abs().max() < 1e-12
 
 
 @torch.no_grad()

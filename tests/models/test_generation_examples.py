@@ -100,9 +100,8 @@ def test_sources_in_other_forms():
     assert name_sources(None) == {}
 
 
-@pytest.mark.parametrize(
-    ("example", "message"),
-    [
+def test_prompts_that_cannot_be_read():
+    cases = [
         ({"text": "a"}, "either a 'prompt' or 'messages'"),
         ({"prompt": "a", "messages": []}, "either a 'prompt' or 'messages'"),
         ({"prompt": 3}, "expected prompt to be a text"),
@@ -120,27 +119,24 @@ def test_sources_in_other_forms():
             {"prompt": "a", "sources": [{"name": "x", "text": "a"}, {"name": "x", "text": "b"}]},
             "two sources are called",
         ),
-    ],
-)
-def test_prompts_that_cannot_be_read(example, message):
-    with pytest.raises(ExpoundError, match=message.replace("{", r"\{")):
-        parse_prompt(example, tokenizer())
+    ]
+    for example, message in cases:
+        with pytest.raises(ExpoundError, match=message.replace("{", r"\{")):
+            parse_prompt(example, tokenizer())
 
 
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
+def test_templates_that_lose_the_text():
+    cases = [
         (None, "no chat template"),
         ("{{ messages[0].content }}", "leaves out or repeats 'user'"),
         (TEMPLATE.replace("trim", "upper"), "changes the messages"),
         ("{% for m in messages %}{{ m.content }} {{ m.content }}{% endfor %}", "leaves out or repeats 'user'"),
         ("{{ raise_exception('no system text') }}", "does not take these messages: no system text"),
-    ],
-)
-def test_templates_that_lose_the_text(template, message):
-    messages = [{"role": "system", "content": "a small town"}, {"role": "user", "content": "the river"}]
-    with pytest.raises(ExpoundError, match=message):
-        parse_prompt({"messages": messages}, tokenizer(template))
+    ]
+    for template, message in cases:
+        messages = [{"role": "system", "content": "a small town"}, {"role": "user", "content": "the river"}]
+        with pytest.raises(ExpoundError, match=message):
+            parse_prompt({"messages": messages}, tokenizer(template))
 
 
 def test_a_batch_knows_content_sources_and_the_response():
@@ -191,9 +187,8 @@ def test_a_tokenizer_that_ends_texts_does_not_end_the_prompt():
     assert not batch.content[0, 0]
 
 
-@pytest.mark.parametrize(
-    ("response", "message"),
-    [
+def test_responses_that_cannot_be():
+    cases = [
         ("", "as a text or as token ids"),
         ("  ", "as a text or as token ids"),
         ([], "as a text or as token ids"),
@@ -201,11 +196,10 @@ def test_a_tokenizer_that_ends_texts_does_not_end_the_prompt():
         (3, "as a text or as token ids"),
         ("he film", "does not continue 'a t' by tokens of the response 'he film'"),
         ([5] * 260, "260 tokens; prompt and response together have at most 260"),
-    ],
-)
-def test_responses_that_cannot_be(response, message):
-    with pytest.raises(ExpoundError, match=message):
-        chatting().encode([{"prompt": "a t", "response": response}])
+    ]
+    for response, message in cases:
+        with pytest.raises(ExpoundError, match=message):
+            chatting().encode([{"prompt": "a t", "response": response}])
 
 
 def test_an_assistants_last_message_is_the_response():

@@ -58,30 +58,32 @@ def test_label_probabilities_are_those_of_a_forward_pass_by_hand(model):
     assert model.labels == ("negative", "positive")
 
 
-@pytest.mark.parametrize("perturbation", ["remove", "mask"])
-def test_only_the_text_is_content_and_the_prompt_stays(model, perturbation):
-    texts = SENTENCES[:3]
-    batch = model.encode(texts)
-    ids = batch.inputs["input_ids"]
-    for row, text in enumerate(texts):
-        assert model.processing_class.decode(ids[row, batch.content[row]]).strip() == text
-    gone = model.predict_perturbed(batch, torch.zeros(1, *ids.shape, dtype=torch.bool), perturbation)[0]
-    prompt = [ids[row, batch.attended[row] & ~batch.content[row]] for row in range(len(texts))]
-    if perturbation == "mask":
-        prompt = [torch.where(batch.content[r], model.mask_id, ids[r])[batch.attended[r]] for r in range(len(texts))]
-    for row, rest in enumerate(prompt):
-        with torch.no_grad():
-            last = model.model(input_ids=rest[None]).logits[0, -1, model.task.ids]
-        torch.testing.assert_close(gone[row], last.softmax(-1), atol=1e-5, rtol=1e-5)
+def test_only_the_text_is_content_and_the_prompt_stays(model):
+    for perturbation in ["remove", "mask"]:
+        texts = SENTENCES[:3]
+        batch = model.encode(texts)
+        ids = batch.inputs["input_ids"]
+        for row, text in enumerate(texts):
+            assert model.processing_class.decode(ids[row, batch.content[row]]).strip() == text
+        gone = model.predict_perturbed(batch, torch.zeros(1, *ids.shape, dtype=torch.bool), perturbation)[0]
+        prompt = [ids[row, batch.attended[row] & ~batch.content[row]] for row in range(len(texts))]
+        if perturbation == "mask":
+            prompt = [
+                torch.where(batch.content[r], model.mask_id, ids[r])[batch.attended[r]] for r in range(len(texts))
+            ]
+        for row, rest in enumerate(prompt):
+            with torch.no_grad():
+                last = model.model(input_ids=rest[None]).logits[0, -1, model.task.ids]
+            torch.testing.assert_close(gone[row], last.softmax(-1), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("text", ["great", "éa joy", "one\ntwo"])
-def test_removed_words_leave_the_same_prompt_behind(model, text):
-    (batch, other) = (model.encode([one]) for one in (text, SENTENCES[0]))
-    prompts = [b.inputs["input_ids"][0, b.attended[0] & ~b.content[0]].tolist() for b in (batch, other)]
-    assert prompts[0] == prompts[1]
-    assert batch.alignments[0].texts == (text,)
-    assert [word.text for word in batch.alignments[0].words] == text.split()
+def test_removed_words_leave_the_same_prompt_behind(model):
+    for text in ["great", "éa joy", "one\ntwo"]:
+        (batch, other) = (model.encode([one]) for one in (text, SENTENCES[0]))
+        prompts = [b.inputs["input_ids"][0, b.attended[0] & ~b.content[0]].tolist() for b in (batch, other)]
+        assert prompts[0] == prompts[1]
+        assert batch.alignments[0].texts == (text,)
+        assert [word.text for word in batch.alignments[0].words] == text.split()
 
 
 @pytest.mark.parametrize(
@@ -167,9 +169,8 @@ def test_special_tokens_that_the_tokenizer_adds_come_first():
     assert model.task.ids == [own.get_vocab()["N"], own.get_vocab()["P"]]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bad_prompts_are_errors():
+    cases = [
         ({"labels": ["N", "wonderful"]}, "'wonderful' does not continue .* by one token"),
         ({"labels": ["N"]}, "at least two different labels"),
         ({"labels": {"no": "N", "never": "N"}}, "are the same token"),
@@ -178,12 +179,11 @@ def test_special_tokens_that_the_tokenizer_adds_come_first():
         ({"template": None}, "go together"),
         ({"task": None}, "go together"),
         ({"task": "promt"}, "Did you mean 'prompt'"),
-    ],
-)
-def test_bad_prompts_are_errors(changes, message):
-    given = {"task": "prompt", "template": TEMPLATE, "labels": LABELS} | changes
-    with pytest.raises(ExpoundError, match=message):
-        expound.load(causal("gpt2"), processor("gpt2"), **given)
+    ]
+    for changes, message in cases:
+        given = {"task": "prompt", "template": TEMPLATE, "labels": LABELS} | changes
+        with pytest.raises(ExpoundError, match=message):
+            expound.load(causal("gpt2"), processor("gpt2"), **given)
 
 
 def test_an_encoder_cannot_be_prompted():

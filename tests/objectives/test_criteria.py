@@ -253,22 +253,22 @@ def divergence_by_loops(scores, states, epsilon=1e-6, symmetric=False, order=2):
     return total / count
 
 
-@pytest.mark.parametrize(("symmetric", "distance"), [(False, "l2"), (True, "l2"), (False, "l1")])
-@pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_consistency_is_the_loop_over_pairs(family, symmetric, distance):
-    model = shared(family)
-    batch = make_labeled_batch(model)
-    single = make_explainer(model)
-    objective = ConsistencyLoss(single, symmetric=symmetric, distance=distance)
-    found = objective(step_of(model, batch, objective))
-    scores = single.explain(model, batch, special_tokens=True).scores
-    layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
-    real = [batch.attended[row] for row in range(len(batch))]
-    states = [torch.stack([layer[row][real[row]] for layer in layers]).mean(0) for row in range(len(batch))]
-    said = [scores[row][real[row]] for row in range(len(batch))]
-    expected = divergence_by_loops(said, states, symmetric=symmetric, order=int(distance[1]))
-    assert found.item() == pytest.approx(expected, rel=1e-8)
+def test_consistency_is_the_loop_over_pairs():
+    for family in FAMILIES:
+        for symmetric, distance in [(False, "l2"), (True, "l2"), (False, "l1")]:
+            model = shared(family)
+            batch = make_labeled_batch(model)
+            single = make_explainer(model)
+            objective = ConsistencyLoss(single, symmetric=symmetric, distance=distance)
+            found = objective(step_of(model, batch, objective))
+            scores = single.explain(model, batch, special_tokens=True).scores
+            layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
+            real = [batch.attended[row] for row in range(len(batch))]
+            states = [torch.stack([layer[row][real[row]] for layer in layers]).mean(0) for row in range(len(batch))]
+            said = [scores[row][real[row]] for row in range(len(batch))]
+            expected = divergence_by_loops(said, states, symmetric=symmetric, order=int(distance[1]))
+            assert found.item() == pytest.approx(expected, rel=1e-8)
 
 
 def test_consistency_by_hand():
@@ -301,24 +301,26 @@ def test_clustering_is_the_loop_over_others():
     torch.testing.assert_close(objective(step_of(model, batch, objective)), total / 4)
 
 
-@pytest.mark.parametrize("norm", ["sparsemax", "softmax"])
-@pytest.mark.parametrize("kind", CRITERIA)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
-    model = small(family)
-    single = make_explainer(model, normalizer=norm)
-    options = {"margin": 50.0} if kind in ERASING else {}
-    module = TrainingModule(model, [kind(single, **options)]).train()
-    batch = make_labeled_batch(model, [families.SENTENCES[i] for i in range(4)])
-    module(batch, StepContext())["terms"].sum().backward()
-    for name in COEFFICIENTS:
-        slope = getattr(single, name).grad
-        assert slope.isfinite().all()
-        assert slope.any(), name
-    queries = [
-        name for name, _ in model.named_parameters() if "query.weight" in name or "q_proj" in name or "c_attn" in name
-    ]
-    assert all(model.get_parameter(name).grad.any() for name in queries)
+def test_every_coefficient_and_the_model_get_a_gradient():
+    for family in FAMILIES:
+        for kind in CRITERIA:
+            for norm in ["sparsemax", "softmax"]:
+                model = small(family)
+                single = make_explainer(model, normalizer=norm)
+                options = {"margin": 50.0} if kind in ERASING else {}
+                module = TrainingModule(model, [kind(single, **options)]).train()
+                batch = make_labeled_batch(model, [families.SENTENCES[i] for i in range(4)])
+                module(batch, StepContext())["terms"].sum().backward()
+                for name in COEFFICIENTS:
+                    slope = getattr(single, name).grad
+                    assert slope.isfinite().all()
+                    assert slope.any(), name
+                queries = [
+                    name
+                    for name, _ in model.named_parameters()
+                    if "query.weight" in name or "q_proj" in name or "c_attn" in name
+                ]
+                assert all(model.get_parameter(name).grad.any() for name in queries)
 
 
 @pytest.mark.parametrize("kind", CRITERIA)

@@ -157,32 +157,30 @@ def test_the_group_lists_the_registry(capsys):
     assert all(name in shown for name in RECIPES)
 
 
-@pytest.mark.parametrize(
-    ("guide", "rate", "epochs", "how", "shared"),
-    [
+def test_joint_guidance_has_the_papers_values():
+    cases = [
         ("attention", 2e-5, 25, "softmax", True),
         ("rollout", 3e-5, 15, "none", True),
         ("input_x_gradient", 2e-5, 25, "l2", False),
         ("alti", 3e-5, 25, "sum", True),
         ("decompx_linear", 3e-5, 25, "l2", False),
-    ],
-)
-def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
-    recipe = expound.recipe("er_joint", preset="paper", explainer=guide)
-    cross_entropy, guided = recipe.objectives
-    assert isinstance(cross_entropy, CrossEntropy)
-    assert isinstance(guided, RationaleAlignment)
-    assert (guided.normalization_in_use, guided.compares_distributions, guided.distance, guided.weight) == (
-        how,
-        shared,
-        "mae",
-        1.0,
-    )
-    arguments = recipe.arguments
-    assert (arguments["learning_rate"], arguments["num_train_epochs"]) == (rate, epochs)
-    assert (arguments["adam_beta2"], arguments["warmup_steps"], arguments["max_grad_norm"]) == (0.98, 0.1, 0.0)
-    assert arguments["metric_for_best_model"] == "loss"
-    assert (recipe.patience, recipe.threshold, recipe.max_length) == (5, 1e-5, 1024)
+    ]
+    for guide, rate, epochs, how, shared in cases:
+        recipe = expound.recipe("er_joint", preset="paper", explainer=guide)
+        cross_entropy, guided = recipe.objectives
+        assert isinstance(cross_entropy, CrossEntropy)
+        assert isinstance(guided, RationaleAlignment)
+        assert (guided.normalization_in_use, guided.compares_distributions, guided.distance, guided.weight) == (
+            how,
+            shared,
+            "mae",
+            1.0,
+        )
+        arguments = recipe.arguments
+        assert (arguments["learning_rate"], arguments["num_train_epochs"]) == (rate, epochs)
+        assert (arguments["adam_beta2"], arguments["warmup_steps"], arguments["max_grad_norm"]) == (0.98, 0.1, 0.0)
+        assert arguments["metric_for_best_model"] == "loss"
+        assert (recipe.patience, recipe.threshold, recipe.max_length) == (5, 1e-5, 1024)
 
 
 @pytest.mark.parametrize(
@@ -263,14 +261,14 @@ def test_robust_and_guided_training_has_the_papers_values():
     assert recipe.max_length == 256
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_papers_values_are_other_values_of_existing_parameters(name):
-    defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
-    values = paper_parameters(name)
-    assert set(values) <= set(defaults)
-    assert all(value != defaults[key] for key, value in values.items())
-    with pytest.raises(ExpoundError, match="Valid choices: paper"):
-        expound.recipe(name, preset="none")
+def test_the_papers_values_are_other_values_of_existing_parameters():
+    for name in RECIPES:
+        defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
+        values = paper_parameters(name)
+        assert set(values) <= set(defaults)
+        assert all(value != defaults[key] for key, value in values.items())
+        with pytest.raises(ExpoundError, match="Valid choices: paper"):
+            expound.recipe(name, preset="none")
 
 
 def test_an_option_that_is_given_is_stronger_than_the_preset(tmp_path):
@@ -416,9 +414,8 @@ def test_data_without_any_rationale_is_refused(tmp_path):
         RECIPES["er_joint"]().train("tiny", train, dev.remove_columns("rationale"), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("scores", "ratio", "contiguous", "expected"),
-    [
+def test_which_words_are_kept_by_hand():
+    cases = [
         ([0.1, 0.9, 0.5, -3.0, 0.5], 0.2, False, [1]),
         ([0.1, 0.9, 0.5, -3.0, 0.5], 0.5, False, [1, 2, 4]),
         ([0.5, 0.5, 0.5, 0.5], 0.5, False, [0, 1]),
@@ -428,10 +425,9 @@ def test_data_without_any_rationale_is_refused(tmp_path):
         ([1.0] * 10, 0.2, False, [0, 1]),
         ([1.0] * 11, 0.2, False, [0, 1, 2]),
         ([-2.0], 0.01, True, [0]),
-    ],
-)
-def test_which_words_are_kept_by_hand(scores, ratio, contiguous, expected):
-    assert list(select_words(scores, ratio, contiguous)) == expected
+    ]
+    for scores, ratio, contiguous, expected in cases:
+        assert list(select_words(scores, ratio, contiguous)) == expected
 
 
 def test_a_stretch_has_the_highest_sum_of_all_by_enumeration():

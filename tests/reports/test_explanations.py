@@ -260,10 +260,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("changes", BAD.values(), ids=BAD)
-def test_values_that_disagree_are_refused(changes):
-    with pytest.raises(ExpoundError):
-        sample(**changes)
+def test_values_that_disagree_are_refused():
+    for changes in BAD.values():
+        with pytest.raises(ExpoundError):
+            sample(**changes)
 
 
 def test_arrays_are_copies_and_cannot_be_written():

@@ -235,11 +235,11 @@ EMPTY = {
 }
 
 
-@pytest.mark.parametrize("changes", EMPTY.values(), ids=EMPTY)
-def test_degenerate_reports_are_drawn(changes):
-    page = Page(_report(**changes))
-    assert page.tags("h1")
-    assert "nan" not in " ".join(one[1].get("points", "") + one[1].get("data-value", "") for one in page.elements)
+def test_degenerate_reports_are_drawn():
+    for changes in EMPTY.values():
+        page = Page(_report(**changes))
+        assert page.tags("h1")
+        assert "nan" not in " ".join(one[1].get("points", "") + one[1].get("data-value", "") for one in page.elements)
 
 
 def test_attributions_of_nothing():
@@ -266,12 +266,12 @@ def test_ticks_are_round_and_enclose(low, high, expected):
     assert choose_ticks(low, high) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("last", [1, 2, 3, 5, 6, 11, 23, 31])
-def test_ticks_of_layers_are_whole_numbers(last):
-    curve = Curve("a", "m", np.arange(last + 1), *(np.linspace(0, 1, last + 1) for _ in range(3)), x_label="layer")
-    (chart,) = make_charts([curve], {"a": "Sequential integrated gradients (n_steps=10)"}, 1)
-    assert all(tick.text.isdigit() for tick in chart.x_ticks)
-    assert int(chart.x_ticks[-1].text) >= last
+def test_ticks_of_layers_are_whole_numbers():
+    for last in [1, 2, 3, 5, 6, 11, 23, 31]:
+        curve = Curve("a", "m", np.arange(last + 1), *(np.linspace(0, 1, last + 1) for _ in range(3)), x_label="layer")
+        (chart,) = make_charts([curve], {"a": "Sequential integrated gradients (n_steps=10)"}, 1)
+        assert all(tick.text.isdigit() for tick in chart.x_ticks)
+        assert int(chart.x_ticks[-1].text) >= last
 
 
 def test_a_long_name_beside_a_curve_ends_inside_the_chart():

@@ -111,15 +111,15 @@ def test_the_table_marks_the_best():
 TITLES = {"random": "Random", "attention": "Attention of the last layer", "occlusion": "Occlusion"}
 
 
-@pytest.mark.parametrize("width", [32, 40, 60, 80, 200])
-def test_no_word_is_broken_on_a_narrow_terminal(width):
-    board = make_leaderboard(results(), CARDS, titles=TITLES)
-    shown, wide = (_print(make_board_table(board), each) for each in (width, 300))
-    assert max(map(len, shown.splitlines())) <= width
-    known = set(wide.split()) | {"Too", "narrow", "for", "widen", "the", "terminal."}
-    named = {"intervals", "Sufficiency", "Seconds"}
-    found = {word.strip(",:") for word in shown.replace("─", "").split()}
-    assert found <= {word.strip(",:") for word in known | named}
+def test_no_word_is_broken_on_a_narrow_terminal():
+    for width in [32, 40, 60, 80, 200]:
+        board = make_leaderboard(results(), CARDS, titles=TITLES)
+        shown, wide = (_print(make_board_table(board), each) for each in (width, 300))
+        assert max(map(len, shown.splitlines())) <= width
+        known = set(wide.split()) | {"Too", "narrow", "for", "widen", "the", "terminal."}
+        named = {"intervals", "Sufficiency", "Seconds"}
+        found = {word.strip(",:") for word in shown.replace("─", "").split()}
+        assert found <= {word.strip(",:") for word in known | named}
 
 
 def test_intervals_go_first_then_the_last_metrics_but_seconds():

@@ -280,9 +280,8 @@ def test_models_are_listed(client):
     assert [each.id for each in client.models.list()] == ["tiny", "trained", "random"]
 
 
-@pytest.mark.parametrize(
-    ("options", "told", "param"),
-    [
+def test_requests_that_are_wrong_get_error_objects(client):
+    cases = [
         ({"messages": []}, "at least 1 item", "messages"),
         ({"messages": [{"role": "user"}]}, "Field required", "messages.0.content"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "'system', 'developer', 'user' or 'assistant'", None),
@@ -316,14 +315,13 @@ def test_models_are_listed(client):
         ({"citations": {"method": "occlusion:/etc"}}, "unknown method", "citations.method"),
         ({"citations": {"k": -1}}, "greater than or equal to 0", "citations.k"),
         ({"citations": {"method": "fusion"}}, "unknown method", "citations.method"),
-    ],
-)
-def test_requests_that_are_wrong_get_error_objects(client, options, told, param):
-    for stream in (False, True):
-        with pytest.raises(openai.BadRequestError, match=told) as caught:
-            ask(client, stream=stream, **options)
-        assert caught.value.type == "invalid_request_error"
-        assert param is None or caught.value.param == param
+    ]
+    for options, told, param in cases:
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError, match=told) as caught:
+                ask(client, stream=stream, **options)
+            assert caught.value.type == "invalid_request_error"
+            assert param is None or caught.value.param == param
 
 
 ANSWERS = ["The town is small. Two women laugh.", '{"where": "town", "who": ["women"]}']
@@ -416,10 +414,10 @@ def test_the_token_is_required_before_anything_is_read(client, address, site):
     assert httpx.get(f"{address}/sign-in", params={"token": API_TOKEN}).status_code == 403
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"model": NaN}', b'"\xff"', b"[" * 100_000, b'{"a": "\\ud800"}'])
-def test_bodies_that_are_no_request_get_error_objects(address, body):
-    reply = post(address, body)
-    assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
+def test_bodies_that_are_no_request_get_error_objects(address):
+    for body in [b"", b"{", b"[]", b'{"model": NaN}', b'"\xff"', b"[" * 100_000, b'{"a": "\\ud800"}']:
+        reply = post(address, body)
+        assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 def post(address, body, path="chat/completions", **headers):

@@ -42,12 +42,12 @@ class TestExchanges(ReaderContract):
         return READERS["jsonl"](path=str(asked))
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_facts_of_every_reader(name):
-    reader = READERS[name](path="somewhere" if READERS[name].needs_path else "")
-    contract = ReaderContract()
-    contract.test_the_card_is_complete(reader)
-    contract.test_the_spec_opens_an_equal_reader(reader)
+def test_facts_of_every_reader():
+    for name in READERS:
+        reader = READERS[name](path="somewhere" if READERS[name].needs_path else "")
+        contract = ReaderContract()
+        contract.test_the_card_is_complete(reader)
+        contract.test_the_spec_opens_an_equal_reader(reader)
 
 
 @dataclass(frozen=True, kw_only=True)

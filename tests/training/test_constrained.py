@@ -111,9 +111,8 @@ def test_the_schedule_is_hugging_faces():
             schedule.step()
 
 
-@pytest.mark.parametrize(
-    ("evaluations", "patience", "expected"),
-    [
+def test_the_first_feasible_epoch_starts_the_count_anew_with_half_the_patience():
+    cases = [
         ([(False, 3), (False, 2), (False, 1)], 2, False),
         ([(False, 1), (False, 2), (False, 2)], 2, True),
         ([(False, 1), (False, 2), (False, 2)], 4, False),
@@ -122,10 +121,9 @@ def test_the_schedule_is_hugging_faces():
         ([(False, 1), (False, 2), (True, 5), (True, 6), (True, 4), (False, 5)], 4, False),
         ([(True, 1), (True, 1)], 1, True),
         ([], 3, False),
-    ],
-)
-def test_the_first_feasible_epoch_starts_the_count_anew_with_half_the_patience(evaluations, patience, expected):
-    assert is_patience_exhausted(evaluations, patience) == expected
+    ]
+    for evaluations, patience, expected in cases:
+        assert is_patience_exhausted(evaluations, patience) == expected
 
 
 def run(folder, objective, *callbacks, **arguments):

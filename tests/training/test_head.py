@@ -30,22 +30,25 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("family", HEADS)
-def test_the_head_is_everything_outside_the_encoder(family):
-    model = families.tiny(family)
-    names = {id(weight): name for name, weight in model.named_parameters()}
-    optimizer = torch.optim.AdamW(
-        [{"params": list(model.parameters())[::2], "weight_decay": 0.5}, {"params": list(model.parameters())[1::2]}],
-        lr=0.01,
-    )
-    set_head_learning_rate(optimizer, model, 7.0)
-    groups = [({names[id(weight)] for weight in group["params"]}, group) for group in optimizer.param_groups]
-    fast = set().union(*(found for found, group in groups if group["lr"] == pytest.approx(0.07)))
-    slow = set().union(*(found for found, group in groups if group["lr"] == 0.01))
-    assert {name.split(".")[0] for name in fast} == HEADS[family]
-    assert not {name.split(".")[0] for name in slow} & HEADS[family]
-    assert sum(len(group["params"]) for _, group in groups) == len(names)
-    assert {group["weight_decay"] for _, group in groups} == {0.5, 0.01}
+def test_the_head_is_everything_outside_the_encoder():
+    for family, head in HEADS.items():
+        model = families.tiny(family)
+        names = {id(weight): name for name, weight in model.named_parameters()}
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": list(model.parameters())[::2], "weight_decay": 0.5},
+                {"params": list(model.parameters())[1::2]},
+            ],
+            lr=0.01,
+        )
+        set_head_learning_rate(optimizer, model, 7.0)
+        groups = [({names[id(weight)] for weight in group["params"]}, group) for group in optimizer.param_groups]
+        fast = set().union(*(found for found, group in groups if group["lr"] == pytest.approx(0.07)))
+        slow = set().union(*(found for found, group in groups if group["lr"] == 0.01))
+        assert {name.split(".")[0] for name in fast} == head
+        assert not {name.split(".")[0] for name in slow} & head
+        assert sum(len(group["params"]) for _, group in groups) == len(names)
+        assert {group["weight_decay"] for _, group in groups} == {0.5, 0.01}
 
 
 @pytest.mark.parametrize("family", ["roberta", "gpt2"])
@@ -108,15 +111,15 @@ def test_the_recipe_has_the_papers_ratio():
     assert recipe.head_lr_multiplier * recipe.arguments["learning_rate"] == pytest.approx(1e-4)
 
 
-@pytest.mark.parametrize("family", HEADS)
-def test_the_heads_dropout_alone_is_another_one_and_comes_back(family):
-    model = families.tiny(family)
-    places = {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)}
-    encoder = f"{model.base_model_prefix}."
-    with head_dropout(model, 0.75):
-        inside = {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)}
-    assert inside == {name: usual if name.startswith(encoder) else 0.75 for name, usual in places.items()}
-    assert {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)} == places
+def test_the_heads_dropout_alone_is_another_one_and_comes_back():
+    for family in HEADS:
+        model = families.tiny(family)
+        places = {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)}
+        encoder = f"{model.base_model_prefix}."
+        with head_dropout(model, 0.75):
+            inside = {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)}
+        assert inside == {name: usual if name.startswith(encoder) else 0.75 for name, usual in places.items()}
+        assert {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)} == places
 
 
 def test_explanation_regularization_trains_without_dropout_in_the_head(tmp_path):
