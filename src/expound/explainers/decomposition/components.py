@@ -50,13 +50,27 @@ def _decompose_layer(
     state: LayerState, parts: LayerParts, rules: DecompositionRules, current: Tensor | None, rows: Tensor
 ) -> Tensor:
     """Return the components [R, K, d] after a layer whose weights are known; None: before the first layer."""
-    is_first = current is None
+    # The components that a parallel feed-forward reads are kept, since attention writes into them.
+    before = None
+    if parts.is_parallel and rules.feed_forward:
+        before = _make_first_components(state, rules)[rows] if current is None else current[rows]
+    bias = _get_attention_bias(parts, first=current is None)
     mixed = _mix_first_layer(state, rules, rows) if current is None else _mix_layer(state, parts, rules, current, rows)
-    bias = _get_attention_bias(parts, first=is_first)
     size = count_rows_per_chunk(parts, mixed.shape[1], rules.max_memory)
-    for part, index in zip(mixed.split(size), rows.split(size), strict=True):
-        part.copy_(_apply_rest_of_layer(state, parts, rules, biases.add_bias(rules.bias, part, bias), index))
+    for start in range(0, len(rows), size):
+        chunk = slice(start, start + size)
+        part = biases.add_bias(rules.bias, mixed[chunk], bias)
+        read = part if before is None else before[chunk]
+        part.copy_(_apply_rest_of_layer(state, parts, rules, part, read, rows[chunk]))
     return mixed
+
+
+def _make_first_components(state: LayerState, rules: DecompositionRules) -> Tensor:
+    """Return the components [L, K, d] before the first layer, where each position is its own only component."""
+    length, size = state.x.shape
+    own = state.x.new_zeros(length, length + (rules.bias == "token"), size)
+    own[range(length), range(length)] = state.x
+    return own
 
 
 def _run_on_components(trace: Trace, number: int, rules: DecompositionRules, current: Tensor | None) -> Tensor:
@@ -71,10 +85,7 @@ def _run_on_components(trace: Trace, number: int, rules: DecompositionRules, cur
         )
     state = trace.layers[number]
     if current is None:
-        length = len(state.x)
-        own = state.x.new_zeros(length, length + (rules.bias == "token"), state.x.shape[1])
-        own[range(length), range(length)] = state.x
-        current = own
+        current = _make_first_components(state, rules)
     run, output = trace.linearize(number)
     step = max(1, rules.max_memory // (4 * current[:, 0].numel() * current.element_size()))
     mapped = torch.cat([run(chunk) for chunk in current.split(step, 1)], 1)
@@ -130,6 +141,8 @@ def _mix_layer(
         chunk = slice(start, start + step)
         values = _make_attention_inputs(state, current[:, chunk], None if shares is None else shares[:, chunk])
         values = (values @ parts.value.weight.T).unflatten(-1, (heads, -1))
+        if state.latent_scale is not None:
+            values.mul_(state.latent_scale[..., None, None])
         joined = attention @ values.permute(2, 0, 1, 3).flatten(2)
         joined = joined.unflatten(-1, (values.shape[1], -1)).permute(1, 2, 0, 3).flatten(2)
         mixed[:, chunk] += joined @ parts.output.weight.T
@@ -159,17 +172,22 @@ def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | Non
 
 
 def _apply_rest_of_layer(
-    state: LayerState, parts: LayerParts, rules: DecompositionRules, mixed: Tensor, rows: Tensor
+    state: LayerState, parts: LayerParts, rules: DecompositionRules, mixed: Tensor, read: Tensor, rows: Tensor
 ) -> Tensor:
-    """Return the components [c, K, d] of c rows after a layer, from the components `mixed` after its attention."""
-    middle = state.middle[rows]
+    """Return the components [c, K, d] of c rows after a layer.
+
+    `mixed` are the components after its attention, and `read` those that its feed-forward reads.
+    """
+    before = state.x[rows] if parts.is_parallel else state.middle[rows]
     norm = parts.norms[int(parts.norm_first)]
-    between = apply_norm(norm, mixed, middle, rules.bias)
+    between = apply_norm(norm, read, before, rules.bias)
     # The residual branch starts before the norm in pre-norm layers, after it in post-norm ones.
     added = mixed if parts.norm_first else between
     if rules.feed_forward:
-        point = norm(middle)
+        point = norm(before)
         fed = propagate_feed_forward(parts, between, point, rules.bias, rules.activation)
+        if parts.experts is not None and state.routing is not None:
+            fed += parts.experts.propagate(between, point, *(part[rows] for part in state.routing))
         if state.scale is not None:
             fed *= state.scale[rows][:, None]
         added = fed.add_(added)
@@ -231,5 +249,7 @@ def _propagate_in_steps(
 def count_rows_per_chunk(parts: LayerParts, count: int, max_memory: int) -> int:
     """Return how many rows of `count` components fit into `max_memory` bytes, in whichever form is larger."""
     wide, size = parts.into.weight.shape
+    if parts.experts is not None:
+        wide = max(wide, parts.experts.module.down_proj.shape[-1])
     numbers = max(count * (wide + 2 * size), wide * size + size * size)
     return max(1, max_memory // (numbers * parts.into.weight.element_size()))

@@ -30,8 +30,8 @@ class DecompX(Explainer):
 
     Hidden states are kept as sums of components, one per position, through attention, residuals, norms held at their
     scales, and feed-forwards held at their activation slopes; every bias is shared among the components (Modarressi et
-    al. 2023). In pre-norm families a norm's bias is shared at the norm, in gated feed-forwards the gate is held, and
-    the length is that of the residual stream; components sum to the hidden states there too.
+    al. 2023). In pre-norm families a norm's bias is shared at the norm, in gated feed-forwards the gate is held, as is
+    the routing to experts, and the length is that of the residual stream; components sum to the hidden states too.
     `TokenScores.layers` contains the lengths after every layer.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from expound.models.layers.record import Layer, Record
 from expound.models.outputs import to_float32
 from expound.models.passes.capture import intercept_inputs, record_attention
 from expound.models.passes.find_record import find_record
-from expound.models.passes.layer_calls import record_layer_calls
+from expound.models.passes.layer_calls import LayerCall, record_layer_calls
 from expound.models.probe import Probe, find_failure, get_tolerance, remember, take_example
 from expound.models.state import freeze_weights
 
@@ -46,6 +46,8 @@ class LayerState:
         middle: [L, d], x plus the output of attention, before any norm.
         end: [L, d], the input of the last norm of a post-norm layer, or the output of a pre-norm one.
         scale: [L, 1], the scale of the norm of the feed-forward's output, if there is one.
+        latent_scale: [L, 1], the scale of the norm inside of the projection to the values, if there is one.
+        routing: [L, k] and [L, k], the chosen experts and their weights, if there are any.
     """
 
     parts: AttentionParts
@@ -55,6 +57,8 @@ class LayerState:
     middle: Tensor
     end: Tensor
     scale: Tensor | None = None
+    latent_scale: Tensor | None = None
+    routing: tuple[Tensor, Tensor] | None = None
 
     def answer(self, rows: Tensor) -> Tensor:
         """Return the layer's output at `rows` [R]: [R, d]."""
@@ -243,8 +247,9 @@ def compute_by_parts(state: LayerState) -> tuple[Tensor, Tensor]:
     before = state.x
     if parts.norm_first:
         before = parts.norms[0](before)
-    middle = add_attention(state, parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1))
-    between = parts.norms[1 if parts.norm_first else 0](middle)
+    values = parts.value(before) if state.latent_scale is None else parts.value(before) * state.latent_scale
+    middle = add_attention(state, values.unflatten(-1, (len(state.values), -1)).transpose(0, 1))
+    between = parts.norms[1 if parts.norm_first else 0](state.x if parts.is_parallel else middle)
     wide = parts.into(between)
     slope = activations.zero_origin_slope(parts.activation)
     if parts.gate is None:
@@ -253,6 +258,8 @@ def compute_by_parts(state: LayerState) -> tuple[Tensor, Tensor]:
         height = parts.gate(between)
         active = slope(height) * height * wide
     out = parts.out(active)
+    if parts.experts is not None and state.routing is not None:
+        out = out + parts.experts.propagate(between[:, None], between, *state.routing)[:, 0]
     if state.scale is not None:
         out = out * state.scale
     if parts.norm_first:
@@ -273,6 +280,21 @@ def keep_outputs(modules: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
         for module in dict.fromkeys(modules):
             scope.enter_context(module.register_forward_hook(keep))
         yield outputs
+
+
+@contextmanager
+def keep_routings(experts: Iterable[nn.Module]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Yield a list of the chosen experts and their weights, in the order of the calls inside the block."""
+    routings: list[tuple[Tensor, Tensor]] = []
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        chosen, weights = (*inputs[1:], *named.values())
+        routings.append((chosen, weights))
+
+    with ExitStack() as scope:
+        for module in dict.fromkeys(experts):
+            scope.enter_context(module.register_forward_hook(keep, with_kwargs=True))
+        yield routings
 
 
 def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, record: Record | None = None) -> Traces:
@@ -299,23 +321,36 @@ def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, re
         added = scope.enter_context(keep_outputs(find(lambda layer: layer.attention.added)))
         before_last = scope.enter_context(intercept_inputs(find(lambda layer: layer.last_norm)))
         normed = scope.enter_context(intercept_inputs(find(lambda layer: layer.attention.norm_of_output)))
+        latent = scope.enter_context(intercept_inputs(find(lambda layer: layer.attention.latent_norm)))
         fed = scope.enter_context(intercept_inputs(find(lambda layer: layer.norm_of_out)))
+        routings = scope.enter_context(keep_routings(find(lambda layer: layer.experts)))
         outputs = model(batch, capture=replace(CAPTURE, first_query=first_query))
     # The lists have entries of the layers that have the part, in their order.
     of_layer = []
     for n, (layer, own) in enumerate(zip(record.layers, parts, strict=True)):
         end = ends[n] if layer.last_norm is None else before_last.pop(0)
         scales = list[Tensor | None]()
-        for norm, before in ((own.norm_of_output, normed), (getattr(own, "norm_of_out", None), fed)):
-            scales.append(None if norm is None else norm.scale(before.pop(0)).reshape(*x[n].shape[:-1], 1))
-        of_layer.append((added[n].reshape(x[n].shape), end, scales[0], scales[1]))
+        watched = (
+            (layer.attention.norm_of_output, own.norm_of_output, normed),
+            (layer.attention.latent_norm, getattr(own, "latent_norm", None), latent),
+            (layer.norm_of_out, getattr(own, "norm_of_out", None), fed),
+        )
+        for path, norm, inputs in watched:
+            before = None if path is None else inputs.pop(0)
+            if norm is None or before is None:
+                scales.append(None)
+            else:
+                scales.append(norm.scale(before).reshape(*x[n].shape[:-1], 1))
+        routing = routings.pop(0) if layer.experts else ()
+        chosen = [part.reshape(*x[n].shape[:-1], -1) for part in routing]
+        of_layer.append((added[n].reshape(x[n].shape), end, scales, chosen))
 
     def trace(row: int) -> Trace:
         positions = batch.attended[row].nonzero().flatten()
         index = index_positions(positions)
         queries = index_positions(positions[positions >= first_query] - first_query)
         states = []
-        for n, (sum_of_heads, end, scale, scale_of_out) in enumerate(of_layer):
+        for n, (sum_of_heads, end, (scale, latent_scale, scale_of_out), chosen) in enumerate(of_layer):
             # In half precision the many small terms of a decomposition would not sum to the hidden state.
             attention = to_float32(outputs.attentions[n][row][:, queries][:, :, index])
             if scale is not None:
@@ -329,16 +364,22 @@ def trace_examples(model: ExplainedModel, batch: Batch, first_query: int = 0, re
                 middle=own + to_float32(sum_of_heads[row, index]) * record.layers[n].attention.factor,
                 end=to_float32(end[row, index]),
                 scale=None if scale_of_out is None else scale_of_out[row, index],
+                latent_scale=None if latent_scale is None else latent_scale[row, index],
+                routing=(chosen[0][row, index], to_float32(chosen[1][row, index])) if chosen else None,
             )
             states.append(state)
         final = to_norm(get_module(model.model, record.final_norm)) if record.final_norm else None
-        linearize = partial(linearize_layer, model, batch, row)
+        # One pass records the calls of all layers, if any of them has to run again.
+        get_calls = cache(lambda: record_layer_calls(model, batch.select([row]).trim_padding()[0]))
+        linearize = partial(linearize_layer, model, batch, get_calls)
         return Trace(tuple(states), positions, final, to_float32(outputs.logits[row]), record, linearize)
 
     return Traces(outputs.logits, trace)
 
 
-def linearize_layer(model: ExplainedModel, batch: Batch, row: int, number: int) -> tuple[Linear, Tensor]:
+def linearize_layer(
+    model: ExplainedModel, batch: Batch, get_calls: Callable[[], list[LayerCall]], number: int
+) -> tuple[Linear, Tensor]:
     """Run a layer again, and return it as a linear map of components [L, K, d] → [L, K, d], and its output [L, d].
 
     All that is not linear in it is held at the example, as in `decompx_linear`.
@@ -349,8 +390,7 @@ def linearize_layer(model: ExplainedModel, batch: Batch, row: int, number: int) 
     reason = find_failure(model, "linear_rules", Probe(model, batch))
     if reason:
         raise ExpoundError(f"the weights of layer {number} are not all understood, and {reason}")
-    alone = batch.select([row]).trim_padding()[0]
-    call = record_layer_calls(model, alone)[number]
+    call = get_calls()[number]
     hidden = mark_input(call.hidden.detach().requires_grad_())
     with (
         torch.enable_grad(),

@@ -16,7 +16,7 @@ from expound.errors import ExpoundError
 from expound.models.batch import Batch
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_layers
-from expound.models.layers.layer_parts import is_linear_layer, is_norm_layer
+from expound.models.layers.layer_parts import is_experts, is_linear_layer, is_norm_layer
 from expound.models.layers.operations import ACTIVATIONS_MODULE
 from expound.models.layers.record import Attention, FeedForward, Head, Layer, Record
 from expound.models.outputs import Capture, Outputs
@@ -137,7 +137,9 @@ def _keep_calls(module: nn.Module, path: str, keep: Callable[[Call], None]) -> I
 
 def _take_row(value: Tensor) -> Tensor:
     """Return the rows [L, d] of the one example, also where its axis was flattened."""
-    return (value[0] if value.ndim > 2 else value).detach()
+    while value.ndim > 2 and len(value) == 1:
+        value = value[0]
+    return value.detach()
 
 
 def _derive_layer(trail: Trail, values: Tensor, mixed: Tensor) -> Layer:
@@ -163,10 +165,9 @@ def _derive_layer(trail: Trail, values: Tensor, mixed: Tensor) -> Layer:
             raise LookupError
     _refuse_own_scales(trail)
     norm_first = last is None
-    value, columns = _find_value(trail, values, norm.output if norm is not None and norm_first else trail.input)
     attention = Attention(
         output.path, None if norm is None else norm.path, norm_of_output=norm_of_output, factor=factor,
-        value=value, columns=columns,
+        **_find_value(trail, values, norm.output if norm is not None and norm_first else trail.input),
     )  # fmt: skip
     try:
         feed_forward = _derive_feed_forward(trail, before, norm_first)
@@ -229,13 +230,20 @@ def _refuse_own_scales(trail: Trail) -> None:
                 raise ExpoundError(f"{path}.{name}".lstrip(".") + " may be a scale, which training changes")
 
 
-def _find_value(trail: Trail, values: Tensor, point: Tensor) -> tuple[str | None, tuple[int, ...] | None]:
-    """Return the projection that gives the values from `point`, and its columns; None if they come about otherwise."""
+def _find_value(trail: Trail, values: Tensor, point: Tensor) -> dict[str, Any]:
+    """Return the projection that gives the values from `point`, or two; nothing if they come about otherwise."""
     try:
         source, columns = _find_columns(trail, values)
+        if _is_equal(source.input, point):
+            return {"value": source.path, "columns": columns}
+        norm = trail.find(is_norm_layer, output=source.input)
+        latent, latent_columns = _find_columns(trail, norm.input)
     except LookupError:
-        return None, None
-    return (source.path, columns) if _is_equal(source.input, point) else (None, None)
+        return {}
+    if not _is_equal(latent.input, point):
+        return {}
+    own = {"latent": latent.path, "latent_columns": latent_columns, "latent_norm": norm.path}
+    return {"value": source.path, "columns": columns} | own
 
 
 def _find_columns(trail: Trail, values: Tensor) -> tuple[Call, tuple[int, ...] | None]:
@@ -251,6 +259,8 @@ def _find_columns(trail: Trail, values: Tensor) -> tuple[Call, tuple[int, ...] |
 
 def _match_columns(output: Tensor, wanted: Tensor) -> tuple[int, ...] | None:
     """Return which columns of an output [L, n] equal the columns of another tensor [L, m]; None: one has no equal."""
+    if output.ndim != 2 or wanted.ndim != 2:
+        return None
     place = {tuple(column): index for index, column in enumerate(output.T.tolist())}
     found = [place.get(tuple(column)) for column in wanted.T.tolist()]
     return None if None in found else tuple(index for index in found if index is not None)
@@ -267,26 +277,56 @@ def _apply_norm_of_output(trail: Trail, output: Call, residual: Tensor) -> tuple
 
 
 def _derive_feed_forward(trail: Trail, before: Tensor, norm_first: bool) -> FeedForward:
-    """Return the feed-forward on `before`: the residual stream in pre-norm layers, else the first norm's output."""
-    norm = next((call for call in trail.calls if is_norm_layer(call.module) and _is_equal(call.input, before)), None)
+    """Return the feed-forward that is added to `before`: the residual stream, or the first norm's output behind it."""
+    norms = [call for call in trail.calls if is_norm_layer(call.module)]
+    experts = next((call for call in trail.calls if is_experts(call.module)), None)
+    dense = _find_activation(trail, experts)
+    if experts is not None:
+        reader = experts
+    elif dense is not None:
+        reader = dense[1]
+    else:
+        raise LookupError
+    norm, is_parallel = next((call for call in norms if _is_equal(call.input, before)), None), False
     point = norm.output if norm_first and norm is not None else before
-    act = next(call for call in reversed(trail.calls) if activations.find_activation_name(call.module))
-    readers = [call for call in trail.calls if is_linear_layer(call.module) and _is_equal(call.input, point)]
-    wide, wide_columns = next(
-        (call, columns) for call in readers if (columns := _match_columns(call.output, act.input)) is not None
-    )
-    into, columns, out = _find_product(trail, readers, act, wide, wide_columns)
-    is_gated = (into, columns) != (wide, wide_columns)
-    added, norm_of_output = _apply_norm_of_output(trail, out, before)
+    if norm_first and not _is_equal(reader.input, point):
+        # Beside attention. It may have a norm of its own, which runs after that of attention and may be equal to it.
+        norm = next(call for call in reversed(norms) if _is_equal(call.input, trail.input))
+        point, is_parallel = norm.output, True
+    fields: dict[str, Any] = {"into": None, "activation": "", "out": ""}
+    added = torch.zeros_like(before)
+    if dense is not None and _is_equal(dense[1].input, point):
+        act, wide, wide_columns = dense
+        readers = [call for call in trail.calls if is_linear_layer(call.module) and _is_equal(call.input, point)]
+        into, columns, out = _find_product(trail, readers, act, wide, wide_columns)
+        added, norm_of_output = _apply_norm_of_output(trail, out, before)
+        fields = {"into": into.path, "activation": act.path, "out": out.path, "norm_of_output": norm_of_output}
+        fields["columns"] = _shorten(into, columns)
+        if (into, columns) != (wide, wide_columns):
+            fields |= {"gate": wide.path, "gate_columns": _shorten(wide, wide_columns)}
+    if experts is not None and _is_equal(experts.input, point):
+        added = added + experts.output
+        fields["experts"] = experts.path
+    if fields["into"] is None and "experts" not in fields:
+        raise LookupError
     if not norm_first:
         norm = trail.find(is_norm_layer, input=before + added, output=trail.output)
     elif not _is_sum(trail.output, before, added):
         raise LookupError
-    return FeedForward(
-        into.path, act.path, out.path, norm=None if norm is None else norm.path,
-        gate=wide.path if is_gated else None, norm_of_output=norm_of_output,
-        columns=_shorten(into, columns), gate_columns=_shorten(wide, wide_columns) if is_gated else None,
-    )  # fmt: skip
+    return FeedForward(**fields, norm=None if norm is None else norm.path, is_parallel=is_parallel)
+
+
+def _find_activation(trail: Trail, experts: Call | None) -> tuple[Call, Call, tuple[int, ...]] | None:
+    """Return the last activation outside of experts, and which outputs of which linear layer it reads, if any."""
+    inside = "." if experts is None else f"{experts.path}."
+    for act in reversed(trail.calls):
+        if activations.find_activation_name(act.module) and not act.path.startswith(inside):
+            for call in trail.calls:
+                columns = _match_columns(call.output, act.input) if is_linear_layer(call.module) else None
+                if columns is not None:
+                    return act, call, columns
+            return None
+    return None
 
 
 def _find_product(

@@ -226,6 +226,40 @@ def _make_norm(module: Any, centered: bool, from_zero: bool) -> Norm:
     return Norm(weight, bias, machine if eps is None else eps, centered=centered)
 
 
+def is_experts(module: nn.Module) -> bool:
+    """Return whether a module has the weights of many gated feed-forwards, in the form of most of transformers."""
+    first, second = getattr(module, "gate_up_proj", None), getattr(module, "down_proj", None)
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor) or first.is_meta:
+        return False
+    is_known = activations.find_activation_name(getattr(module, "act_fn", module)) is not None
+    # Weights [E, 2 d_ff, d] of gates and their values, and [E, d, d_ff].
+    return is_known and first.ndim == 3 and first.shape == (len(second), 2 * second.shape[-1], second.shape[-2])
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts, whose `module` has their weights, see `is_experts`."""
+
+    module: Any
+
+    def propagate(self, components: Tensor, point: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Propagate components [c, K, d] of the inputs `point` [c, d] through the experts: [c, K, d].
+
+        Gates are held, and so is the routing: the `chosen` experts [c, k] and their `weights` [c, k].
+        """
+        out = torch.zeros_like(components)
+        slope = activations.zero_origin_slope(activations.find_activation_name(self.module.act_fn) or "")
+        for number in chosen.unique().tolist():
+            # All components of an expert's positions at once; few large products are fastest.
+            rows, slots = (chosen == number).nonzero(as_tuple=True)
+            gate, into = to_float32(self.module.gate_up_proj[number]).chunk(2)
+            height = point[rows] @ gate.T
+            theta = slope(height) * height * weights[rows, slots, None]
+            wide = (components[rows] @ into.T).mul_(theta[:, None])
+            out.index_add_(0, rows, wide @ to_float32(self.module.down_proj[number]).T)
+        return out
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParts:
     """The weights of a layer around its attention, independent of how its family stores them.
@@ -245,7 +279,9 @@ class AttentionParts:
 class LayerParts(AttentionParts):
     """The weights of a whole layer.
 
-    `value` [H·d_h, d] is repeated under grouped queries; `into` and `gate` are [d_ff, d]. `out` is as `output`.
+    `value` [H·d_h, d] is repeated under grouped queries; `into` and `gate` are [d_ff, d]. `out` is as `output`. A
+    feed-forward that `is_parallel` reads the layer's input. `latent_norm`: `value` includes its weights, but not its
+    scale. `experts` are added to the feed-forward, which has a width of 0 if there are experts alone.
     """
 
     value: Affine
@@ -254,6 +290,9 @@ class LayerParts(AttentionParts):
     activation: str
     gate: Affine | None = None
     norm_of_out: Norm | None = None
+    is_parallel: bool = False
+    latent_norm: Norm | None = None
+    experts: Experts | None = None
 
 
 def get_layer_parts(layer: nn.Module, record: Layer) -> AttentionParts:
@@ -266,23 +305,39 @@ def get_layer_parts(layer: nn.Module, record: Layer) -> AttentionParts:
     if feed_forward is None or attention.value is None:
         return around
     value = to_affine(get_module(layer, attention.value)).select_outputs(attention.columns)
+    latent_norm = None
+    if attention.latent and attention.latent_norm:
+        latent = to_affine(get_module(layer, attention.latent)).select_outputs(attention.latent_columns)
+        latent_norm = to_norm(get_module(layer, attention.latent_norm))
+        if latent_norm.centered or not latent_norm.bias is value.bias is latent.bias is None:
+            return around
+        # One matrix for both projections, so that components are not projected twice.
+        value = Affine(value.weight @ latent_norm.apply_without_scale(latent.weight.T).T, None)
     if norm_of_output is not None and value.bias is not None:
         return around
-    out, norm_of_out = _get_output(layer, feed_forward.out, feed_forward.norm_of_output)
-    gate = None
+    size = len(output.weight)
+    into, out = Affine(output.weight.new_empty(0, size), None), Affine(output.weight.new_empty(size, 0), None)
+    activation, gate, norm_of_out = "linear", None, None
+    if feed_forward.into:
+        into = to_affine(get_module(layer, feed_forward.into)).select_outputs(feed_forward.columns)
+        out, norm_of_out = _get_output(layer, feed_forward.out, feed_forward.norm_of_output)
+        activation = activations.find_activation_name(get_module(layer, feed_forward.activation)) or ""
     if feed_forward.gate:
         gate = to_affine(get_module(layer, feed_forward.gate)).select_outputs(feed_forward.gate_columns)
     return LayerParts(
         value=value,
         output=output,
         norms=norms,
-        into=to_affine(get_module(layer, feed_forward.into)).select_outputs(feed_forward.columns),
+        into=into,
         out=out,
-        activation=activations.find_activation_name(get_module(layer, feed_forward.activation)) or "",
+        activation=activation,
         norm_first=record.norm_first,
         gate=gate,
         norm_of_output=norm_of_output,
         norm_of_out=norm_of_out,
+        is_parallel=feed_forward.is_parallel,
+        latent_norm=latent_norm,
+        experts=Experts(get_module(layer, feed_forward.experts)) if feed_forward.experts else None,
     )
 
 

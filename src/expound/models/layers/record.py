@@ -14,8 +14,11 @@ class Attention:
         norm: the norm before attention, or the one after its residual connection.
         norm_of_output: a norm of the attention's output, before the residual is added.
         factor: what the output is multiplied by before the residual is added.
-        value: the projection to the values; None: the values are not a linear function of the attention's input.
+        value: the projection to the values; None: the values are not understood.
         columns: the outputs of `value` that attention gets, one per number of every head; None: all.
+        latent: a projection to fewer numbers, which `value` reads, in place of attention's input (DeepSeek).
+        latent_columns: the outputs of `latent` that are meant; None: all.
+        latent_norm: the norm between `latent` and `value`.
     """
 
     output: str
@@ -24,6 +27,9 @@ class Attention:
     factor: float = 1.0
     value: str | None = None
     columns: tuple[int, ...] | None = None
+    latent: str | None = None
+    latent_columns: tuple[int, ...] | None = None
+    latent_norm: str | None = None
 
     @property
     def added(self) -> str:
@@ -37,9 +43,11 @@ class FeedForward:
 
     With `gate` it is out(activation(gate) ⊙ into). `norm_of_output`: a norm of the feed-forward's output, before the
     residual is added. `columns`, `gate_columns`: the outputs of `into` and `gate` that are meant; None: all.
+    `is_parallel`: it reads the layer's input, beside attention, and not the sum after attention. `experts`: what is
+    added to it reading the same; without `into`, there are experts alone.
     """
 
-    into: str
+    into: str | None
     activation: str
     out: str
     norm: str | None
@@ -47,15 +55,17 @@ class FeedForward:
     norm_of_output: str | None = None
     columns: tuple[int, ...] | None = None
     gate_columns: tuple[int, ...] | None = None
+    is_parallel: bool = False
+    experts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The parts of a layer: attention is added to its input, then usually a feed-forward.
+    """The parts of a layer: attention is added to its input, and usually a feed-forward.
 
     Args:
         attention: the first half of the layer.
-        feed_forward: the second half; None: it is not one of into → activation → out after the first half.
+        feed_forward: the second half; None: it is not one of into → activation → out.
         norm_first: norms come before attention and feed-forward, not after their residuals.
         last_norm: the norm after all of the layer, if norms do not come first.
     """
@@ -69,6 +79,11 @@ class Layer:
     def norm_of_out(self) -> str | None:
         """The norm of the feed-forward's output."""
         return None if self.feed_forward is None else self.feed_forward.norm_of_output
+
+    @property
+    def experts(self) -> str | None:
+        """The experts of the feed-forward."""
+        return None if self.feed_forward is None else self.feed_forward.experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def _find_parts(model: HuggingFaceModel, batch: Batch) -> list[str]:
     except (ExpoundError, *MODEL_ERRORS):
         return []
     attention, feed_forward = last.attention, last.feed_forward
-    if attention.value is None or feed_forward is None:
+    if attention.value is None or feed_forward is None or feed_forward.into is None or feed_forward.experts:
         return []
     if model.task.is_generated:
         found = [attention.output, feed_forward.into.rpartition(".")[0]] if last.norm_first else []
