@@ -8,13 +8,35 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.modeling_utils import AttentionInterface
 
 from sweep.held import Held
 from sweep.own_models import OWN_ATTENTION
 
 MASK = 2
 """The token that replaces a word: tiny models have no mask or unknown token, so it is their end-of-text token."""
+
+WITH_SINKS = "with_sinks"
+SCALED_BY_SINKS = ("granite_swa", "granitemoe_swa")
+"""Types whose own maps sum to 1, since the share that sinks take is multiplied into the mixed values afterwards."""
+
+
+def attend_with_sinks(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, scaling: float, s_aux: Any, **_: Any
+) -> Any:
+    """Attention by its definition: a sink is one more logit per head, whose share reaches no position."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (heads.repeat_interleave(groups, dim=1) for heads in (key, value))
+    logits = query @ key.transpose(-1, -2) * scaling
+    logits = logits if attention_mask is None else logits + attention_mask
+    weights = torch.cat([logits, s_aux.view(-1, 1, 1).expand_as(logits[..., :1])], -1).softmax(-1)[..., :-1]
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+AttentionInterface.register(WITH_SINKS, attend_with_sinks)
+AttentionMaskInterface.register(WITH_SINKS, eager_mask)
 
 
 class NoReference(Exception):  # noqa: N818
@@ -219,7 +241,8 @@ class Reference:
         """Maps [H, L, L] of every layer, and the score; NoReference unless each layer has one whose rows sum to 1."""
         before = self.raw.config._attn_implementation
         try:
-            self.raw.set_attn_implementation("eager")
+            has_own = self.raw.config.model_type in SCALED_BY_SINKS
+            self.raw.set_attn_implementation(WITH_SINKS if has_own else "eager")
             output = self.run(output_attentions=True)
         except Exception as error:
             raise NoReference(f"no eager attention: {error}") from error
