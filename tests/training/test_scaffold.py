@@ -530,9 +530,18 @@ def test_batches_of_a_teacher_are_all_its_rows():
     assert Capture(heads=True, heads_only=True).needs_own_attention
 
 
-def test_gradient_checkpointing_is_refused(tmp_path):
-    with pytest.raises(ExpoundError, match="set gradient_checkpointing=False"):
-        train_student(tmp_path, Teaching(teacher_of()), arguments={"gradient_checkpointing": True})
+@pytest.mark.parametrize("lookahead", [True, False])
+def test_gradient_checkpointing_changes_no_weight(lookahead, tmp_path):
+    """Dropout draws the same numbers, and the lookahead step runs layers again with the weights that it leads to."""
+    ends = []
+    for number, is_checkpointed in enumerate((False, True)):
+        teaching = Teaching(teacher_of(), lookahead=lookahead, rate=0.05)
+        arguments = {"gradient_checkpointing": is_checkpointed, "max_steps": 3, "eval_strategy": "no"}
+        quiet = {"save_strategy": "no", "load_best_model_at_end": False}
+        result = train_student(tmp_path / str(number), teaching, arguments=arguments | quiet)
+        explainer = ParameterizedAttention.from_pretrained(tmp_path / str(number) / "teacher_explainer")
+        ends.append([*result.model.model.parameters(), explainer.coefficients])
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
 def test_an_explainer_that_was_trained_anew_in_its_folder_is_another_one(tmp_path):

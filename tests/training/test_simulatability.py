@@ -121,6 +121,23 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
     torch.testing.assert_close(term.detach(), expected, rtol=1e-10, atol=1e-12)
 
 
+def test_gradient_checkpointing_of_the_model_is_the_students_too_and_changes_no_gradient():
+    found = []
+    for is_checkpointed in (False, True):
+        model, objective = scene("llama", normalizer="softmax", outer_divergence=True)
+        if is_checkpointed:
+            model.model.gradient_checkpointing_enable()
+        model.train()
+        objective.student.train()
+        term = objective(step_of(model, make_labeled_batch(model), objective))
+        term.backward()
+        assert objective.student.network.explained.model.is_gradient_checkpointing == is_checkpointed
+        slopes = [weight.grad for weight in objective.explainer.parameters()]
+        found.append([term.detach(), *slopes, *objective.student.network.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("share", [0.2, 0.5])
 def test_a_student_never_learns_from_held_out_examples(share):
     """An example's side does not depend on the other examples; of many examples the share judges."""

@@ -17,10 +17,9 @@ from expound.models import Batch, ExplainedModel, load
 from expound.models.generation.model import GeneratingModel
 from expound.models.layers.architecture import unwrap_adapter
 from expound.models.observe import observe_pass, read_observed
-from expound.models.state import is_checkpointed
 from expound.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext, TrainingStep
 from expound.training.loop.trainer import ObjectiveTrainer
-from expound.training.loop.training_module import TrainingModule, require_recomputable
+from expound.training.loop.training_module import TrainingModule
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 MASKS = ("content_mask", "rationale_mask")
@@ -226,8 +225,6 @@ class ExplanationTerms(nn.Module):
         batch = read_batch(self.model, inputs, needs_labels=True)
         # Without a graph no backward pass can follow. The mode of the model does not tell: some train without dropout.
         training = torch.is_grad_enabled()
-        if training and is_checkpointed(self.model.model):
-            require_recomputable(self.module.objectives)
         # Gradient accumulation calls this several times per optimizer step; each call draws its own numbers.
         context = StepContext(seed=self.seed, number=self.number, training=training)
         outputs = self.module(batch, context)
@@ -325,8 +322,6 @@ class AddedTermsTrainer(Trainer):
         require_supported(self.explained)
         # The Trainer itself trains and saves the Hugging Face model alone.
         self.module = OwnLossModule(self.explained, (OwnLoss(), *self.added))
-        if self.args.gradient_checkpointing:
-            require_recomputable(self.module.objectives)
         self.module.log_gradient_norms = self.log_norms
         self.module.attach(self)
         self.data_collator: Any = MaskCollator(self.data_collator)

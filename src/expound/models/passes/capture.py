@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -24,7 +25,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from expound.errors import ExpoundError
 from expound.models.layers.architecture import get_part_config
 from expound.models.outputs import Capture
-from expound.models.state import PROCESS_LOCK, avoid_cudnn_attention
+from expound.models.state import PROCESS_LOCK, avoid_cudnn_attention, is_checkpointed
 
 ATTENTION_IMPLEMENTATION = "expound"
 
@@ -133,6 +134,11 @@ def record_attention(
     elif not is_for_derivatives:
         raise _uncapturable_error(model)
     else:
+        if torch.is_grad_enabled() and model.training and is_checkpointed(model):
+            raise ExpoundError(
+                "gradient checkpointing would run layers again by another attention kernel: set gradient_checkpointing="
+                "False, or load the model with attn_implementation='sdpa'"
+            )
         # Only the mathematical kernel has second derivatives. The choice of kernel holds for the whole process.
         with PROCESS_LOCK, sdpa_kernel(SDPBackend.MATH):
             yield record
@@ -165,12 +171,34 @@ def _use_own_attention(model: PreTrainedModel, record: AttentionRecord) -> Itera
     # T5 copies its configuration for encoder and decoder, so all distinct configurations are changed.
     configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}.values()
     before = [config._attn_implementation for config in configs]
+    layers = [part for part in model.modules() if getattr(part, "gradient_checkpointing", False)]
+    own_functions = [layer._gradient_checkpointing_func for layer in layers]
+
+    def run_checkpointed(layer: Callable[..., Any], *args: Any) -> Any:
+        calls, has_run = record.calls, False
+
+        def run(*args: Any) -> Any:
+            nonlocal has_run
+            if not has_run:
+                has_run = True
+                return layer(*args)
+            # Run again by the backward pass, after this block, a layer must compute the same; its record is dropped.
+            again = AttentionRecord(replace(record.capture, heads_only=False), record.last, record.zeroed, calls)
+            with _use_own_attention(model, again):
+                return layer(*args)
+
+        return checkpoint(run, *args, use_reentrant=False)
+
     token = _RECORD.set(record)
     for config in configs:
         config._attn_implementation = ATTENTION_IMPLEMENTATION
+    for layer in layers:
+        layer._gradient_checkpointing_func = run_checkpointed
     try:
         yield
     finally:
+        for layer, own_function in zip(layers, own_functions, strict=True):
+            layer._gradient_checkpointing_func = own_function
         for config, own in zip(configs, before, strict=True):
             config._attn_implementation = own
         _RECORD.reset(token)

@@ -113,7 +113,12 @@ def skip_unread_positions(model: HuggingFaceModel, batch: Batch) -> Iterator[Non
     with ExitStack() as scope:
         if model.model not in before and is_exact(model, "unread positions", batch, run):
             scope.callback(_SHORTENED.reset, _SHORTENED.set((*before, model.model)))
-            shorten(model, get_layers(model.model)[-1], paths, 0.0, scope)
+            last: Any = get_layers(model.model)[-1]
+            if getattr(last, "gradient_checkpointing", False):
+                # The backward pass would run the layer again after this block, at all positions.
+                last.gradient_checkpointing = False
+                scope.callback(setattr, last, "gradient_checkpointing", True)
+            shorten(model, last, paths, 0.0, scope)
         yield
 
 

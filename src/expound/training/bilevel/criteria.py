@@ -19,6 +19,7 @@ from expound.metrics import Metric, metric
 from expound.metrics.simulatability import simulatability
 from expound.models import Batch, ExplainedModel
 from expound.models.loading.digest import digest_weights
+from expound.models.state import is_checkpointed
 from expound.objectives import ComprehensivenessLoss, Criterion, Objective, TrainingStep
 from expound.training.bilevel.lookahead import (
     LookaheadStep,
@@ -189,6 +190,8 @@ class Simulatability(Criterion):
         """
         seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "lookahead")]
         with torch.enable_grad(), self.companion.requiring_gradients() as student:
+            if is_checkpointed(step.model.model) and not is_checkpointed(student.explained.model):
+                student.explained.model.gradient_checkpointing_enable()
             weights, optimizer = student.trainable_weights(), self.companion.optimizer(self.rate)
             with seeded_random_state(seeds[0]):
                 loss = student("loss", inner, teacher_explanation)
@@ -223,8 +226,10 @@ def select_held_out(batch: Batch, share: float) -> Tensor:
 
 def label_with_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
     """Return the batch with the model's own predictions as labels."""
-    if not model.task.supports("one_target"):
-        raise ExpoundError("students learn one class, a value or a span per example, not several labels at once")
+    if model.task.is_generated or not model.task.supports("one_target"):
+        raise ExpoundError(
+            "students learn one class, a value or a span per example, not text or several labels at once"
+        )
     if model.task.predicts_number:
         return replace(batch, labels=logits.detach().squeeze(-1))
     return replace(batch, labels=model.resolve_target(batch, "predicted", logits))

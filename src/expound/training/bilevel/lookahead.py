@@ -216,7 +216,7 @@ def _clipped_log(probabilities: Tensor) -> Tensor:
     return probabilities.clamp(SMALLEST, 1 - SMALLEST).log()
 
 
-Part = Literal["loss", "simulation", "explanation"]
+Part = Literal["loss", "simulation", "explanation", "differentiate"]
 
 
 class Student(nn.Module):
@@ -234,11 +234,16 @@ class Student(nn.Module):
         super().__init__()
         self.explained, self.explainer, self.weight = model, explainer, weight
 
-    def forward(self, part: Part, *arguments: Any) -> Tensor:
+    def forward(self, part: Part, *arguments: Any) -> Any:
         """Call one of the methods below by name."""
         # `torch.func.functional_call` replaces weights during a call of `forward` only.
-        result: Tensor = getattr(self, part)(*arguments)
-        return result
+        return getattr(self, part)(*arguments)
+
+    def differentiate(self, inputs: Sequence[Tensor], part: Part, *arguments: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return a loss [], without a graph, and its gradients at the inputs."""
+        # In one call: a backward pass runs checkpointed layers again, with the weights of this call.
+        loss = getattr(self, part)(*arguments)
+        return loss.detach(), torch.autograd.grad(loss, inputs, materialize_grads=True)
 
     def loss(self, batch: Batch, teacher_explanation: Tensor | None = None) -> Tensor:
         """Return the batch's mean of L_sim + β · KL(e_T ‖ e_S) (eq. 3): the loss, and the distance of the explanations.
@@ -361,8 +366,7 @@ class LookaheadStep:
     ) -> dict[str, Tensor]:
         """Return the gradients of the student's loss by name."""
         with seeded_random_state(seed):
-            loss = functional_call(self.student, dict(weights), ("loss", batch, teacher_explanation))
-        found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
+            _, found = self.student("differentiate", list(weights.values()), "loss", batch, teacher_explanation)
         return dict(zip(weights, found, strict=True))
 
     def _outer_gradients(
@@ -370,17 +374,16 @@ class LookaheadStep:
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the gradients of the outer loss at the given weights by name, and that loss; see `gradient`."""
         leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-        arguments: tuple[Any, ...] = ("simulation", held_out)
         inputs = list(leaves.values())
+        arguments: tuple[Any, ...] = ("simulation", held_out)
         if explained is not None:
-            arguments, inputs = ("loss", held_out, explained), [*inputs, explained]
+            inputs, arguments = [*inputs, explained], ("loss", held_out, explained)
         # The outer loss is measured without dropout, as the student is tested.
         with self.student.explained.evaluation_mode():
-            loss = functional_call(self.student, leaves, arguments)
-        found = torch.autograd.grad(loss, inputs, materialize_grads=True)
+            loss, found = functional_call(self.student, leaves, ("differentiate", inputs, *arguments))
         if explained is not None:
             explained.grad = found[-1]
-        return dict(zip(leaves, found, strict=False)), loss.detach()
+        return dict(zip(leaves, found, strict=False)), loss
 
 
 def clip_factor(gradients: Any, max_norm: float | None) -> Tensor:

@@ -434,9 +434,6 @@ class ScaffoldModule(TrainingModule):
         args, scaffolding = trainer.args, self.scaffolding
         if scaffolding is None:
             return
-        if args.gradient_checkpointing:
-            # The student's passes skip positions that no answer depends on, which checkpointing would run again.
-            raise ExpoundError("gradient checkpointing does not apply to students: set gradient_checkpointing=False")
         if scaffolding.teacher is not None:
             if args.gradient_accumulation_steps > 1 or args.world_size > 1 or self.masked_share:
                 # The lookahead step would differ from the student's steps.

@@ -50,7 +50,7 @@ from expound.training.loop.callbacks import (
 from expound.training.loop.data import OrderedSampler, log_once, shuffle_by_length, sort_longest_first, text_lengths
 from expound.training.loop.options import RunOptions
 from expound.training.loop.run import HISTORY, TrainingRun, read_final_step
-from expound.training.loop.training_module import TrainingModule, derive_feasibility, require_recomputable
+from expound.training.loop.training_module import TrainingModule, derive_feasibility
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +86,6 @@ class ObjectiveTrainer(Trainer):
     ) -> None:
         if args.label_smoothing_factor:
             raise ExpoundError("label smoothing is not supported: set label_smoothing_factor=0")
-        if args.gradient_checkpointing:
-            require_recomputable(module.objectives)
         options = options or RunOptions()
         if options.early_stopping_patience is not None and args.eval_strategy == "no":
             raise ExpoundError("early stopping needs evaluations: set eval_strategy to epoch or steps")

@@ -541,20 +541,6 @@ def create_explainer(
     return cast(Objective, replace(changed, explainer=found[0]))
 
 
-def require_recomputable(objectives: Sequence[Objective]) -> None:
-    """Raise ExpoundError for terms that gradient checkpointing would break."""
-    # Checkpointing runs layers again in the backward pass, when attention is no longer captured for these terms.
-    blocked = []
-    for each in objectives:
-        if each.needs_embeddings or each.capture.attentions or each.capture.differentiable_twice:
-            blocked.append(each.name)
-    if blocked:
-        raise ExpoundError(
-            f"gradient checkpointing runs layers again without what {', '.join(blocked)} looks at in them: "
-            "set gradient_checkpointing=False"
-        )
-
-
 def derive_feasibility(objectives: Sequence[Objective], figures: Mapping[str, float]) -> dict[str, float]:
     """Return the figures of a loss with constraints, from its evaluation's figures; none for other losses.
 
