@@ -284,7 +284,7 @@ def test_requests_that_are_wrong_get_error_objects(client):
     cases = [
         ({"messages": []}, "at least 1 item", "messages"),
         ({"messages": [{"role": "user"}]}, "Field required", "messages.0.content"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, "'system', 'developer', 'user' or 'assistant'", None),
+        ({"messages": [{"role": "ipython", "content": "a"}]}, "'developer', 'user', 'assistant' or 'tool'", None),
         ({"messages": CHAT[:-1]}, "the user's message at the end", "messages"),
         ({"messages": [{"role": "user", "content": "a \ue0000\ue001"}]}, "U\\+E000", None),
         (
@@ -361,6 +361,67 @@ def test_any_answer_is_cited_as_in_python(address, model):
     assert len(one["annotations"]) == 4
     # A NUL is a character like any other, as in a chat.
     assert post(address, json.dumps(question | {"answer": "a\0b"}), "attributions").status_code == 200
+
+
+def test_results_of_tools_are_cited_as_in_python(client, address, model):
+    call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"what": "town"}'}}
+    results = ["\n A moving film. About a small town. ", "two women laugh ."]
+    messages = [
+        {"role": "user", "content": "what is small ?"},
+        {"role": "assistant", "content": None, "tool_calls": [call, call | {"id": "c2"}]},
+        {"role": "tool", "tool_call_id": "c1", "content": results[0]},
+        {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": results[1]}]},
+    ]
+    # An earlier turn has the same result, which no citation means.
+    chat = [
+        messages[0],
+        {"role": "assistant", "tool_calls": [call]},
+        messages[2],
+        {"role": "assistant", "content": "a"},
+    ]
+    chat += messages
+    read = {"name": "look_up", "arguments": {"what": "town"}}
+    row = {"messages": [{"content": "", **each} for each in chat], "literal": True}
+    row["messages"] = [each | {"content": each["content"] or ""} for each in row["messages"]]
+    row["messages"][-1] = row["messages"][-1] | {"content": results[1]}
+    for each in row["messages"]:
+        if "tool_calls" in each:
+            each["tool_calls"] = [one | {"function": read} for one in each["tool_calls"]]
+    body = {"model": "tiny", "messages": chat, "citations": {"unit": "sentence", "k": 9}, "answer": ANSWERS[0]}
+    reply = post(address, json.dumps(body), "attributions")
+    assert reply.status_code == 200, reply.text
+    (given,) = reply.json()["data"]
+    answered = ask(client, chat, None, {"unit": "sentence", "k": 9}).choices[0].message
+    for response, noted in (
+        (ANSWERS[0], given["annotations"]),
+        (answered.content, [each.model_dump() for each in answered.annotations]),
+    ):
+        expected, found = [], []
+        for citation in expound.cite(model, row | {"response": response}, "occlusion", unit="sentence", k=9):
+            for (name, score), place in zip(citation.sources, citation.places, strict=True):
+                text = row["messages"][place.segment]["content"][place.start : place.end]
+                expected.append((*citation.span, name, place.segment, text, pytest.approx(score, abs=1e-5)))
+        for each in noted:
+            cited, text = each["url_citation"], chat[each["message_index"]]["content"]
+            text = text if isinstance(text, str) else text[0]["text"]
+            text = text[each["start_char_index"] : each["end_char_index"]]
+            place = (cited["start_index"], cited["end_index"], cited["title"])
+            found.append((*place, each["message_index"], text, each["score"]))
+        assert found == expected
+        assert {each[3:5] for each in found} == {(6, "A moving film."), (6, "About a small town."), (7, results[1])}
+        assert {each[2] for each in found} == {"tool result: look_up", "tool result: look_up 2"}
+    for wrong, told in (
+        ([*chat[:-1], messages[1]], "at the end of the messages, or a tool's"),
+        ([{"role": "user", "content": None}], "messages.0.content"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}, *chat[1:]],
+            "expected tool_calls as",
+        ),
+        (messages[:1], "need documents"),
+    ):
+        reply = post(address, json.dumps(body | {"messages": wrong}), "attributions")
+        assert reply.status_code == 400
+        assert told in reply.json()["error"]["message"], reply.text
 
 
 def test_attributions_that_are_wrong_get_error_objects(address):

@@ -12,6 +12,7 @@ from expound.explainers.base import Explainer
 from expound.explainers.check_model import default_method
 from expound.explainers.registry import resolve_unit
 from expound.models import ExplainedModel
+from expound.models.generation.conversation import RESULT_ROLES
 from expound.models.generation.examples import prompt_to_row
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.prompt import name_sources
@@ -36,10 +37,12 @@ def cite(
 
     Each citation has the part's text, its best sources with their scores, the `span` of the part in the answer, and
     in `places` the characters of each cited unit in the source as it was given (its `segment` is the source's number).
+    Without sources, the results of tools are cited, whose `segment` is the message's number.
 
     Args:
         model: a language model from `expound.load(…, task="generation")`.
-        example: a row with a prompt or messages, `sources` and a `response`; without one the model answers.
+        example: a row with a prompt or messages, `sources` or results of tools, and a `response`; without one the model
+            answers.
         method: an id or an explainer; default: `default_method`. With the default, scores are drops of the part's
             log-probability without the unit, at the cost of one pass per unit and one for the whole prompt.
         spans: the parts of the answer: its sentences, the values of the `fields` of a JSON answer (the citation's
@@ -100,15 +103,25 @@ def find_tokens(exchange: Exchange, span: Sequence[int]) -> Extent:
 
 
 def place_in_source(item: Explanation, row: Mapping[str, Any], place: Unit) -> Unit:
-    """Return a unit of a visible text as the number of the source, from 0, and characters of the source as given."""
+    """Return a unit of a visible text as the number of the source, from 0, and characters of the source as given.
+
+    A result of a tool has the number of its message.
+    """
     assert item.exchange is not None
-    if not any(item.exchange.is_source):
-        return place
     name, visible = item.exchange.names[place.segment], item.texts[place.segment]
-    sources = list(name_sources(row["sources"]).items())
-    same = [number for number, (_, text) in enumerate(sources) if text.strip() == visible]
-    number = next((each for each in same if sources[each][0] == name), same[0])
+    kind = item.exchange.kinds[place.segment]
+    if kind == "tool_result":
+        given = [(number, message["content"]) for number, message in enumerate(row["messages"])
+                 if message["role"] in RESULT_ROLES and (message["content"] or "").strip() == visible]  # fmt: skip
+        # Results of earlier turns are not visible, so equal ones are counted from the end.
+        number, text = given[-1 - list(item.texts[place.segment + 1 :]).count(visible)]
+    elif kind == "source":
+        sources = list(name_sources(row["sources"]).items())
+        same = [number for number, (_, text) in enumerate(sources) if text.strip() == visible]
+        number = next((each for each in same if sources[each][0] == name), same[0])
+        text = sources[number][1]
+    else:
+        return place
     # Visible texts have no white space at their ends.
-    text = sources[number][1]
     lead = len(text) - len(text.lstrip())
     return place._replace(segment=number, start=place.start + lead, end=place.end + lead)

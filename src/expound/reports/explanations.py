@@ -227,7 +227,8 @@ class Explanation:
     def citations(self, k: int = 2, *, unit: str = "source", target: str | None = "sentences") -> list[Citation]:
         """Return the k best sources of each sentence of the response (of each target that spans several sentences).
 
-        A source's score is the sum over its units and the sentence's targets; without sources all visible texts count.
+        A source's score is the sum over its units and the sentence's targets. Without sources the results of tools are
+        cited, and without those all visible texts.
 
         Args:
             k: sources per sentence.

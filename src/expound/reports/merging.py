@@ -145,8 +145,9 @@ def list_citations(item: Explanation, k: int, unit: str, target: str | None) -> 
     exchange = item.exchange
     if exchange is None:
         raise ExpoundError("only a response has citations: explain a model loaded with task='generation'")
-    table, has_sources = item.aggregate(unit, target), any(exchange.is_source)
-    cited = [number for number, each in enumerate(table.units) if exchange.is_source[each.segment] or not has_sources]
+    table = item.aggregate(unit, target)
+    kinds = next(({kind} for kind in ("source", "tool_result") if kind in exchange.kinds), set(exchange.kinds))
+    cited = [number for number, each in enumerate(table.units) if exchange.kinds[each.segment] in kinds]
     citations = []
     for row, part in enumerate(table.targets):
         best = [cited[place] for place in np.argsort(-table.scores[row, cited], kind="stable")[:k]]

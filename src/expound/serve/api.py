@@ -152,7 +152,7 @@ def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: E
         StoppedError: `stop` was set.
     """
     model = explorer.language_models[asked.model]
-    row, documents = _make_row(model, asked), asked.list_documents()
+    row = _make_row(model, asked)
     prompt_tokens = count_prompt_tokens(model, row)
     max_tokens = asked.max_completion_tokens or asked.max_tokens
     room = model.max_length - (len(model.decoder_start_ids) if model.is_encoder_decoder else prompt_tokens)
@@ -175,7 +175,7 @@ def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: E
         end_ids = [end_ids]
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(ids), "total_tokens": prompt_tokens + len(ids)}
     annotations = None
-    if documents and (asked.citations is None or asked.citations.k):
+    if asked.has_sources and (asked.citations is None or asked.citations.k):
         if follower.is_stopped:
             # A token that begins in the answer and ends in the stop sequence is left out.
             row["response"] = [ids[n] for n in range(len(ids)) if len(follower.decode(ids[: n + 1])) <= len(text)]
@@ -195,11 +195,7 @@ def _make_row(model: GeneratingModel, asked: CitingRequest) -> dict[str, Any]:
     row: dict[str, Any] = {"literal": True}
     row["sources"] = [{"name": document.name, "text": document.text} for document in asked.list_documents()]
     if getattr(model.tokenizer, "chat_template", None):
-        row["messages"] = []
-        for message in asked.messages:
-            role = "system" if message.role == "developer" else message.role
-            row["messages"].append({"role": role, "content": message.text})
-        return row
+        return row | {"messages": [message.to_row() for message in asked.messages]}
     if len(asked.messages) > 1:
         raise RequestError("the model has no chat template: it continues one message of the user", "messages")
     return row | {"prompt": asked.messages[0].text}
@@ -220,14 +216,15 @@ def _annotate(
     for citation in citations:
         start, end = citation.span
         for (name, score), cited in zip(citation.sources, citation.places, strict=True):
-            document = documents[cited.segment]
-            place = {"start_index": start, "end_index": end, "title": document.name, "url": document.url}
+            # Without documents, the results of tools are cited.
+            title, url, number = name, "", "message_index"
+            if documents:
+                title, url, number = documents[cited.segment].name, documents[cited.segment].url, "index"
+            place = {"start_index": start, "end_index": end, "title": title, "url": url}
             facts: dict[str, Any] = {
-                "index": cited.segment,
-                "start_char_index": cited.start,
-                "end_char_index": cited.end,
-            }
-            facts |= {"score": score, "method": method, "lower_bound": citation.lower_bounds.get(name)}
+                number: cited.segment, "start_char_index": cited.start, "end_char_index": cited.end,
+                "score": score, "method": method, "lower_bound": citation.lower_bounds.get(name),
+            }  # fmt: skip
             if citation.field:
                 facts["field"] = citation.field
             annotations.append({"type": "url_citation", "url_citation": place} | facts)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, PlainValidator, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from expound.errors import ExpoundError, unknown
 from expound.explainers.cite_answer import CitedSpans, CitedUnit
+from expound.models.generation.conversation import get_function, list_calls
 from expound.serve.explore.question import MAX_TOKENS
 from expound.serve.explore.service import Explorer
 
@@ -21,6 +34,10 @@ NEUTRAL: dict[str, Any] = {
     "response_format": {"type": "text"}, "store": False, "tool_choice": "none", "tools": [], "top_p": 1,
 }  # fmt: skip
 """Parameters that are accepted with this value, which changes nothing, and refused with any other."""
+
+
+SOURCES = "documents: give 'documents', parts of a message, or the results of tools after the user's message"
+"""What is cited, as errors say it."""
 
 
 class RequestError(ExpoundError):
@@ -50,20 +67,43 @@ class TextPart(BaseModel, extra="forbid", strict=True):
 Part = Annotated[TextPart | Document, Field(discriminator="type")]
 
 
+def _read_content(value: Any, info: ValidationInfo) -> Any:
+    """Return a message's content as a list of parts; a message that only calls tools has none."""
+    if value is None and not info.data.get("tool_calls"):
+        raise ValueError("Field required, except beside tool_calls")
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    return [] if value is None else value
+
+
 class Message(BaseModel, strict=True):
     """A message of the chat. Further fields of an assistant's earlier message, such as annotations, are ignored."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        list[Part], BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v)
-    ]
-    tool_calls: None = None
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
     function_call: None = None
+    name: str | None = None
+    # After `tool_calls`, which decide whether it may be missing.
+    content: Annotated[list[Part], BeforeValidator(_read_content)] = Field(None, validate_default=True)
 
     @property
     def text(self) -> str:
         """The text of the message, without documents."""
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the message as the library reads it; chat templates expect the arguments of tool calls as objects."""
+        row: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+        if self.role == "tool":
+            row |= {"name": self.name, "tool_call_id": self.tool_call_id}
+        row["tool_calls"] = copy.deepcopy(self.tool_calls)
+        for call in list_calls(row):
+            function: Any = get_function(call)
+            if isinstance(function.get("arguments"), str):
+                with suppress(ValueError):
+                    function["arguments"] = json.loads(function["arguments"])
+        return {name: value for name, value in row.items() if value is not None}
 
 
 class CitationSettings(BaseModel, extra="forbid", strict=True):
@@ -95,6 +135,13 @@ class CitingRequest(BaseModel, strict=True, allow_inf_nan=False):
         for message in self.messages:
             found += [part for part in message.content if isinstance(part, Document)]
         return [each.model_copy(update={"name": each.name or f"source {n}"}) for n, each in enumerate(found, 1)]
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether there is something to cite: documents, or results of tools after the user's last message."""
+        return bool(self.list_documents()) or (
+            self.messages[-1].role == "tool" and bool(self.messages[-1].text.strip())
+        )
 
 
 def _check_spans(value: Any) -> Any:
@@ -171,8 +218,8 @@ def parse_attribution_request(body: bytes, explorer: Explorer, text_length: int)
     """Return the request for attributions in a body of JSON; errors are those of `parse_request`."""
     asked = _validate(AttributionRequest, body)
     _check_citing(asked, explorer, text_length, [answer.text for answer in asked.answer])
-    if not asked.list_documents():
-        raise RequestError("attributions need documents: give 'documents', or parts of a message", "documents")
+    if not asked.has_sources:
+        raise RequestError(f"attributions need {SOURCES}", "documents")
     return asked
 
 
@@ -199,13 +246,15 @@ def _check_citing(asked: CitingRequest, explorer: Explorer, text_length: int, an
     if settings.method not in ("", *explorer.methods):
         raise RequestError(str(unknown("method", settings.method, explorer.methods)), "citations.method")
     documents = asked.list_documents()
-    if asked.messages[-1].role != "user":
-        raise RequestError("expected the user's message at the end of the messages", "messages")
-    if asked.citations and asked.citations.k and not documents:
-        raise RequestError("citations need documents: give them as 'documents' or as parts of a message", "citations")
+    if asked.messages[-1].role not in ("user", "tool"):
+        raise RequestError("expected the user's message at the end of the messages, or a tool's", "messages")
+    if asked.citations and asked.citations.k and not asked.has_sources:
+        raise RequestError(f"citations need {SOURCES}", "citations")
     if len(documents) > MAX_DOCUMENTS:
         raise RequestError(f"a request may have {MAX_DOCUMENTS} documents, this one has {len(documents)}", "documents")
-    texts = [*answers, *(message.text for message in asked.messages)]
+    texts = list(answers)
+    for message in asked.messages:
+        texts += [message.text, json.dumps(message.tool_calls or "")]
     for document in documents:
         texts += [document.name, document.text, document.url]
     size = sum(map(len, texts))
