@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from expound import explainer
-from expound.explainers.gradients.forward_sums import sum_scores_forward
+from expound.explainers.gradients.paths import sum_scores_forward
 from expound.models import Batch
 from expound.models.generation.model import GeneratingModel
 from timing import measure_seconds, parse_options, read_memory, write_results

@@ -7,7 +7,7 @@ import expound
 from expound import explainer
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS
-from expound.explainers.base import DimensionwiseExplainer
+from expound.explainers.gradients.paths import DimensionwiseExplainer
 from small import NATIVE, make_explainer, shared, small, uneven
 
 SIZES = {

@@ -5,7 +5,7 @@ import torch
 
 from causal import CAUSAL, causal
 from expound import explainer
-from expound.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
+from expound.explainers.gradients.paths import is_forward_cheaper, sum_scores_forward
 
 METHODS = ["input_x_gradient", "integrated_gradients?n_steps=3&baselines=zero", "attn_lrp", "cp_lrp", "gim"]
 TARGETS = [torch.tensor(spans) for spans in ([[0, 2], [1, 2]], [[1, 2], [0, 1]])]

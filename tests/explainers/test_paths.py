@@ -8,7 +8,7 @@ from captum.attr import DeepLift, GradientShap
 import expound
 from expound import Batch
 from expound.explainers.gradients.adaptive_path import PathValue, integrate
-from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
+from expound.explainers.gradients.paths import ScoreOfEmbeddings
 from expound.explainers.seeding import example_seeds
 from families import SENTENCES, processor, tiny
 

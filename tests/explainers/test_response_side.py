@@ -12,7 +12,7 @@ import expound
 from chats import CHAT, chatting
 from expound import Explanations, ExpoundError
 from expound.explainers import EXPLAINERS
-from expound.explainers.assumptions import TOKEN_FAMILIES
+from expound.explainers.base import TOKEN_FAMILIES
 from expound.explainers.plan import plan_work
 from expound.explainers.registry import resolve_unit
 from expound.reports.highlighted.highlight import highlight_explanation

@@ -9,8 +9,8 @@ from transformers import DynamicCache
 import expound
 from causal import causal
 from expound import ExpoundError
+from expound.models.batch import Capture
 from expound.models.layers.architecture import find_cache_argument
-from expound.models.outputs import Capture
 from expound.models.state import enable_checkpointing
 from small import NATIVE, make_explainer, small
 

@@ -8,7 +8,7 @@ import expound
 import families
 from chats import CHAT, TEMPLATE, tokenizer
 from expound import Batch, ExpoundError, explainer
-from expound.explainers.gradients.forward_sums import sum_scores_forward
+from expound.explainers.gradients.paths import sum_scores_forward
 from expound.models import Capture
 from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from expound.testing.no_side_effects import raise_in_hook, simulate_use, snapshot

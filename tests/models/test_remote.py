@@ -17,7 +17,7 @@ from completions_server import serve
 from expound import ExpoundError
 from expound.cli import main
 from expound.explainers import EXPLAINERS
-from expound.explainers.assumptions import require_removal
+from expound.explainers.base import require_removal
 from expound.explainers.registry import is_removal_method
 from expound.models.generation import server as client
 

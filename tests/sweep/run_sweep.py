@@ -10,7 +10,7 @@ import transformers as hf
 import expound
 import families
 from expound.errors import ExpoundError
-from expound.explainers.assumptions import require_finite
+from expound.explainers.base import require_finite
 from expound.models import Batch
 from sweep.own_models import FAMILIES
 from sweep.own_references import OwnReference

@@ -10,9 +10,10 @@ from .backward_rules.decompx_linear import DecompXLinear as DecompXLinear
 from .backward_rules.gim import Gim as Gim
 from .backward_rules.lrp import AttnLrp as AttnLrp
 from .backward_rules.lrp import CpLrp as CpLrp
-from .base import DimensionwiseExplainer as DimensionwiseExplainer
+from .base import EmbeddingGradient as EmbeddingGradient
 from .base import Explainer as Explainer
 from .base import OutputExplainer as OutputExplainer
+from .base import SinglePass as SinglePass
 from .base import TokenScores as TokenScores
 from .check_model import MethodReport as MethodReport
 from .check_model import ModelReport as ModelReport
@@ -29,6 +30,7 @@ from .gradients.deep_lift import DeepLift as DeepLift
 from .gradients.gradient_shap import GradientShap as GradientShap
 from .gradients.input_x_gradient import InputXGradient as InputXGradient
 from .gradients.integrated_gradients import IntegratedGradients as IntegratedGradients
+from .gradients.paths import DimensionwiseExplainer as DimensionwiseExplainer
 from .gradients.saliency import Saliency as Saliency
 from .gradients.sequential_integrated_gradients import SequentialIntegratedGradients as SequentialIntegratedGradients
 from .gradients.smooth_grad import SmoothGrad as SmoothGrad
@@ -55,7 +57,5 @@ from .resampling import resample_thoughts as resample_thoughts
 from .seeding import example_generators as example_generators
 from .seeding import example_seeds as example_seeds
 from .seeding import gaussian_noise as gaussian_noise
-from .single_pass import EmbeddingGradient as EmbeddingGradient
-from .single_pass import SinglePass as SinglePass
 from .units import number_units as number_units
 from .units import spread as spread

@@ -15,20 +15,19 @@ from expound.data.alignment import pool
 from expound.data.readers.columns import ColumnOptions
 from expound.data.unit_names import Spans, UnitName
 from expound.errors import ExpoundError
-from expound.explainers.assumptions import require_assumptions, require_finite, require_token_scores
-from expound.explainers.base import Explainer, TokenScores
+from expound.explainers.base import Explainer, TokenScores, require_assumptions, require_finite, require_token_scores
 from expound.explainers.check_model import default_method
-from expound.explainers.gradients.forward_sums import explain_parts
+from expound.explainers.gradients.paths import explain_parts
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
 from expound.explainers.registry import resolve_unit
 from expound.explainers.units import Units, find_strongest_pairs, list_units, place_spans, read_spans, sum_units
 from expound.models import Batch, ExplainedModel
+from expound.models.batch import require_finite_logits
 from expound.models.encoding.encode import make_batches, read_examples, read_metadata, select_targets
 from expound.models.generation.examples import prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
 from expound.models.loading.load import ModelSource, load
-from expound.models.outputs import require_finite_logits
 from expound.models.passes.hooks import skip_unread_positions
 from expound.models.windowed import WindowedModel
 from expound.reports.explanations import Explanation, Explanations

@@ -11,7 +11,7 @@ import torch
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
-from expound.explainers.assumptions import require_assumptions
+from expound.explainers.base import require_assumptions
 from expound.explainers.registry import EXPLAINERS, explainer
 from expound.models import Batch, ExplainedModel
 from expound.models.bi_encoder import BiEncoder

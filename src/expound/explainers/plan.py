@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 
 from expound.data.unit_names import UnitName
-from expound.explainers.assumptions import require_removal, require_token_scores
 from expound.explainers.backward_rules.rules import BackwardRules
-from expound.explainers.base import Explainer
-from expound.explainers.gradients.forward_sums import is_forward_cheaper
+from expound.explainers.base import (
+    EmbeddingGradient,
+    Explainer,
+    SinglePass,
+    count_targets_per_pass,
+    require_removal,
+    require_token_scores,
+)
+from expound.explainers.gradients.paths import is_forward_cheaper
 from expound.explainers.registry import is_removal_method, resolve_unit
-from expound.explainers.single_pass import EmbeddingGradient, SinglePass, count_targets_per_pass
 from expound.explainers.units import list_units
 from expound.models import ExplainedModel
 from expound.models.generation.examples import prompt_to_row, show_units

@@ -14,11 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from expound.models.batch import PER_POSITION, Batch
+from expound.models.batch import PER_POSITION, Batch, Capture
 from expound.models.layers.architecture import unwrap_adapter
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules
 from expound.models.layers.prove_rules import prove_rules
-from expound.models.outputs import Capture
 from expound.models.probe import MOST, TOLERANCE, Probe, are_close, get_tolerance, is_exact, remember
 from expound.models.readout import take_slopes
 

@@ -8,10 +8,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch
+from expound.models.batch import Batch, Capture
 from expound.models.encoding.encode import example_to_row
 from expound.models.explained import ExplainedModel
-from expound.models.outputs import Capture
 
 
 class ChoosingModel(ExplainedModel):

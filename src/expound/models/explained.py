@@ -12,11 +12,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch
+from expound.models.batch import Batch, Capture, Outputs, name_outputs, require_finite_logits
 from expound.models.checks import CHECKS
 from expound.models.encoding import encode as encoding
 from expound.models.hugging_face import HuggingFaceModel
-from expound.models.outputs import Capture, Outputs, name_outputs, require_finite_logits
 from expound.models.passes.capture import PassEnded, record_attention
 from expound.models.passes.hooks import mark_last_token, replace_embeddings
 from expound.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed

@@ -14,12 +14,11 @@ from transformers import Pipeline, PretrainedConfig, PreTrainedModel
 
 from expound.data.alignment import align, split_words
 from expound.errors import ExpoundError, shorten
-from expound.models.batch import Batch
+from expound.models.batch import Batch, Capture, Outputs
 from expound.models.encoding import encode as encoding
 from expound.models.encoding.template import TemplateEncoding
 from expound.models.explained import ExplainedModel
 from expound.models.hugging_face import REMOVAL_ONLY
-from expound.models.outputs import Capture, Outputs
 from expound.models.tasks import OutputKind
 from expound.models.tasks.base import TEXT
 

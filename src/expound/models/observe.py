@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch, find_predicting_columns, require_response
+from expound.models.batch import Batch, Capture, Outputs, find_predicting_columns, require_response
 from expound.models.explained import ExplainedModel
 from expound.models.layers.architecture import unwrap_adapter
-from expound.models.outputs import Capture, Outputs
 from expound.models.passes.capture import AttentionRecord, record_attention
 from expound.models.state import remove_added_hooks
 

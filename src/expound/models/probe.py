@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError, ModelFailedError
-from expound.models.batch import PER_POSITION, Batch
+from expound.models.batch import PER_POSITION, Batch, require_finite_logits
 from expound.models.layers.architecture import unwrap_adapter
 from expound.models.layers.head_activation import HEAD_KEY
-from expound.models.outputs import require_finite_logits
 from expound.models.state import freeze_weights
 
 MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

@@ -13,11 +13,10 @@ from transformers import PreTrainedModel
 
 from expound.data.alignment import align
 from expound.errors import ExpoundError
-from expound.models.batch import Batch
+from expound.models.batch import Batch, Capture
 from expound.models.encoding import encode as encoding
 from expound.models.encoding.template import Template, fit_template
 from expound.models.explained import ExplainedModel
-from expound.models.outputs import Capture
 from expound.models.tasks import Classification
 
 logger = logging.getLogger(__name__)

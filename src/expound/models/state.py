@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from expound.errors import ExpoundError
-from expound.models.outputs import Capture
+from expound.models.batch import Capture
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,10 +14,9 @@ from transformers import PreTrainedModel
 from expound.data.alignment import Alignment
 from expound.data.tags import OUTSIDE, split_tag
 from expound.errors import ExpoundError
-from expound.models.batch import Batch
+from expound.models.batch import Batch, Capture, to_float32
 from expound.models.encoding import encode as encoding
 from expound.models.explained import ExplainedModel
-from expound.models.outputs import Capture, to_float32
 from expound.models.tasks import Classification, Task
 
 MASK = "{mask}"

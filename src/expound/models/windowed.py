@@ -11,10 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from expound.data.alignment import Alignment
 from expound.errors import ExpoundError
-from expound.models.batch import PER_POSITION, Batch
+from expound.models.batch import PER_POSITION, Batch, Capture, Outputs
 from expound.models.explained import ExplainedModel
 from expound.models.hugging_face import UNLIMITED
-from expound.models.outputs import Capture, Outputs
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from expound.models import Capture
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 from expound.objectives.base import LabeledObjective, Objective, TrainingStep, task_losses
 
 

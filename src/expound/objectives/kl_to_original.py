@@ -13,7 +13,7 @@ from torch import Tensor
 
 from expound.errors import ExpoundError
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 from expound.objectives.base import Objective, TrainingStep
 
 CAPTURE = Capture(distribution=True)

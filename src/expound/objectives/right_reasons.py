@@ -10,7 +10,7 @@ from torch import Tensor
 
 from expound.errors import ExpoundError
 from expound.models import Batch
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 from expound.objectives.base import TrainingStep
 from expound.objectives.gradient_penalty import EmbeddingGradientObjective
 from expound.objectives.rationale_alignment import get_rationale_mask

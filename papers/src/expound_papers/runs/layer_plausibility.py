@@ -14,9 +14,9 @@ from expound.explainers import Explainer
 from expound.explainers.registry import make_seeded
 from expound.metrics import metric
 from expound.models import ExplainedModel
+from expound.models.batch import require_finite_logits
 from expound.models.encoding.encode import make_batches, select_targets
 from expound.models.encoding.labels import renumber_labels
-from expound.models.outputs import require_finite_logits
 
 
 @torch.no_grad()

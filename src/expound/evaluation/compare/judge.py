@@ -10,14 +10,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from expound.explainers.assumptions import find_nonfinite, require_finite
 from expound.explainers.attribute_examples import ExplainedBatch, describe_batch, explain_batch
-from expound.explainers.base import Explainer, TokenScores
+from expound.explainers.base import Explainer, TokenScores, find_nonfinite, require_finite
 from expound.metrics import Metric
 from expound.metrics.cost import measure_cost
 from expound.metrics.plausibility import RationaleAuc
 from expound.models import Batch, ExplainedModel
-from expound.models.outputs import require_finite_logits
+from expound.models.batch import require_finite_logits
 from expound.reports.explanations import Explanation
 
 BY_LAYER = "AUC by layer"

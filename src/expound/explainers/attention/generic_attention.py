@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.explainers.assumptions import OF_ATTENTION
-from expound.explainers.base import OutputExplainer
-from expound.explainers.single_pass import SinglePass
+from expound.explainers.base import OF_ATTENTION, OutputExplainer, SinglePass
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
-from expound.explainers.assumptions import OF_ATTENTION
 from expound.explainers.attention.weights import select_readout_row
-from expound.explainers.base import Explainer, TokenScores
+from expound.explainers.base import OF_ATTENTION, Explainer, TokenScores
 from expound.models import Batch, ExplainedModel
 from expound.models.batch import get_token_budget, pack
 from expound.models.passes.layer_calls import LayerCall, record_layer_calls

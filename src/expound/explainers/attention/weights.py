@@ -12,9 +12,7 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import check_choice
-from expound.explainers.assumptions import OF_ATTENTION
-from expound.explainers.base import OutputExplainer, TokenScores
-from expound.explainers.single_pass import SinglePass
+from expound.explainers.base import OF_ATTENTION, OutputExplainer, SinglePass, TokenScores
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 Query = Literal["readout", "mean"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError, check_choice
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 
 Inverse = Literal["log", "probability", "negative_entropy"]
 Sparsity = Literal["bce", "l1"]

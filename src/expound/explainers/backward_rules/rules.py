@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
-from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores, select_target
-from expound.explainers.single_pass import capture_head_input, split_by_target
+from expound.explainers.base import TokenScores, capture_head_input, select_target, split_by_target
+from expound.explainers.gradients.paths import DimensionwiseExplainer, Point
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config
 from expound.models.layers.backward_rules import apply_backward_rules

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from expound.data.cards import MethodCard
 from expound.errors import unknown
-from expound.explainers.assumptions import OF_DECOMPOSITION
+from expound.explainers.base import OF_DECOMPOSITION
 from expound.explainers.decomposition.maps import LayerMaps
 from expound.explainers.decomposition.trace import LayerState
 

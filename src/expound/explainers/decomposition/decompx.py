@@ -11,8 +11,7 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import check_choice
-from expound.explainers.assumptions import OF_DECOMPOSITION
-from expound.explainers.base import Explainer, TokenScores, select_target
+from expound.explainers.base import OF_DECOMPOSITION, Explainer, TokenScores, select_target
 from expound.explainers.decomposition import biases
 from expound.explainers.decomposition.components import Activation, DecompositionRules, apply_norm, decompose_layers
 from expound.explainers.decomposition.trace import Trace, Traces, stack_readout_rows, trace_examples

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.explainers.assumptions import OF_DECOMPOSITION
+from expound.explainers.base import OF_DECOMPOSITION
 from expound.explainers.decomposition.maps import LayerMaps
 from expound.explainers.decomposition.trace import LayerState
 

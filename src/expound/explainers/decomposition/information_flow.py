@@ -11,8 +11,7 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.assumptions import OF_DECOMPOSITION
-from expound.explainers.base import TokenScores
+from expound.explainers.base import OF_DECOMPOSITION, TokenScores
 from expound.explainers.decomposition.maps import LayerMaps
 from expound.explainers.decomposition.nearness import HeadVectors
 from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples

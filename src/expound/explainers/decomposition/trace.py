@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from expound.errors import ExpoundError
 from expound.explainers.base import select_target
 from expound.models import Batch, Capture, ExplainedModel
+from expound.models.batch import to_float32
 from expound.models.checks import CHECKS
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_base_model, get_layers, get_module
@@ -22,7 +23,6 @@ from expound.models.layers.held_factors import HeldFactors
 from expound.models.layers.layer_parts import AttentionParts, LayerParts, Norm, get_layer_parts, to_norm
 from expound.models.layers.origins import mark_input
 from expound.models.layers.record import Layer, Record
-from expound.models.outputs import to_float32
 from expound.models.passes.capture import intercept_inputs, record_attention
 from expound.models.passes.find_record import find_record
 from expound.models.passes.layer_calls import LayerCall, record_layer_calls

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import DimensionwiseExplainer, TokenScores, select_target
-from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
+from expound.explainers.base import TokenScores, select_target
+from expound.explainers.gradients.paths import DimensionwiseExplainer, ScoreOfEmbeddings
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.hugging_face import Baselines
 from expound.models.layers.rescale_rule import RescaleRule

@@ -11,8 +11,7 @@ from captum.attr import GradientShap as CaptumGradientShap
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.explainers.base import DimensionwiseExplainer
-from expound.explainers.gradients.captum_model import ScoreOfEmbeddings
+from expound.explainers.gradients.paths import DimensionwiseExplainer, ScoreOfEmbeddings
 from expound.explainers.seeding import example_seeds
 from expound.models import Batch, ExplainedModel
 from expound.models.hugging_face import Baselines

@@ -11,9 +11,16 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import DimensionwiseExplainer, Point, TokenScores
+from expound.explainers.base import TokenScores
 from expound.explainers.gradients.adaptive_path import PathValue, integrate
-from expound.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
+from expound.explainers.gradients.paths import (
+    DimensionwiseExplainer,
+    Point,
+    Rule,
+    gradients_at,
+    quadrature,
+    repeat_rows,
+)
 from expound.models import Batch, ExplainedModel
 from expound.models.hugging_face import Baselines
 

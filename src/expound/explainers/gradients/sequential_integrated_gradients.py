@@ -10,8 +10,8 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
-from expound.explainers.base import DimensionwiseExplainer, TokenScores
-from expound.explainers.gradients.paths import gradients_at, quadrature, scores_at
+from expound.explainers.base import TokenScores
+from expound.explainers.gradients.paths import DimensionwiseExplainer, gradients_at, quadrature, scores_at
 from expound.models import Batch, ExplainedModel
 from expound.models.hugging_face import Baselines
 

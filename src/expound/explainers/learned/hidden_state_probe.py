@@ -14,7 +14,7 @@ from expound.explainers.attention.weights import select_readout_row
 from expound.explainers.learned.base import FittedExplainer
 from expound.explainers.units import unit_membership
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 
 
 class HiddenStateProbe(FittedExplainer):

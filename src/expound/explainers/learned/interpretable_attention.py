@@ -25,7 +25,7 @@ from expound.explainers.learned.learned_attention import (
     softmax_over,
 )
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 
 Mix = Literal["literal", "per_head", "coefs"]
 

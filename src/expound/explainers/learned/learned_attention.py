@@ -13,7 +13,7 @@ from expound.errors import ExpoundError
 from expound.explainers.learned.base import LearnedExplainer
 from expound.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 
 Norm = Literal["sparsemax", "softmax", "entmax15"]
 NORMS: dict[str, Callable[[Tensor, int], Tensor]] = {

@@ -13,7 +13,7 @@ from expound.errors import ExpoundError, check_choice
 from expound.explainers.learned.base import LearnedExplainer
 from expound.explainers.learned.gates import SMALLEST, BernoulliGates, HardKumaGates
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 
 Gate = Literal["bernoulli", "hardkuma"]
 GATES = ("bernoulli", "hardkuma")

@@ -14,12 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, StoppingCriteria
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch, require_response
+from expound.models.batch import Batch, Capture, Outputs, require_response
 from expound.models.explained import ExplainedModel
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.server import CompletionsServer, RequestRefusedError, WrongAnswerError
 from expound.models.hugging_face import REMOVAL_ONLY
-from expound.models.outputs import Capture, Outputs
 from expound.models.perturbation.prefix_tree import PerturbedText
 from expound.models.perturbation.run import run_perturbed
 from expound.models.tasks import Generation, OutputKind

@@ -14,10 +14,9 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch, require_decoder_mask
+from expound.models.batch import Batch, Capture, Outputs, require_decoder_mask
 from expound.models.generation.model import GeneratingModel
 from expound.models.layers.architecture import encoder_decoder_error, unwrap_adapter
-from expound.models.outputs import Capture, Outputs
 
 
 class EncoderDecoderModel(GeneratingModel):

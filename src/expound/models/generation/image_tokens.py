@@ -13,8 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch
-from expound.models.outputs import Capture
+from expound.models.batch import Batch, Capture
 from expound.models.passes.capture import PassEnded, record_attention
 from expound.models.probe import TOLERANCE, remember
 from expound.models.regions import Mask

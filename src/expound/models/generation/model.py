@@ -12,12 +12,18 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
+from expound.models.batch import (
+    Batch,
+    Capture,
+    Outputs,
+    find_predicting_columns,
+    find_response_positions,
+    require_response,
+)
 from expound.models.explained import ExplainedModel
 from expound.models.generation import examples as generation_examples
 from expound.models.generation.prompt import Prompt, parse_prompt
 from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
-from expound.models.outputs import Capture, Outputs
 from expound.models.state import with_lock
 from expound.models.tasks import Generation
 

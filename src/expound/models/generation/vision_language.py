@@ -20,7 +20,7 @@ from transformers.utils import ModelOutput
 
 from expound.data.alignment import Alignment, split_words
 from expound.errors import ExpoundError, check_choice
-from expound.models.batch import Batch, require_response
+from expound.models.batch import Batch, Capture, Outputs, require_response
 from expound.models.encoding.template import Template
 from expound.models.generation import examples as generation_examples
 from expound.models.generation.image_tokens import (
@@ -32,7 +32,6 @@ from expound.models.generation.image_tokens import (
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.prompt import PLACEHOLDER, Prompt, number_duplicates
 from expound.models.hugging_face import Baselines
-from expound.models.outputs import Capture, Outputs
 from expound.models.regions import FILLS, Region, cut_regions, fill_regions
 from expound.models.state import with_lock
 from expound.reports.records import Exchange

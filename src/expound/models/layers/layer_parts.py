@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from expound.errors import ExpoundError
+from expound.models.batch import to_float32
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_module
 from expound.models.layers.record import Head, Layer
-from expound.models.outputs import to_float32
 
 _FORMS: dict[type[nn.Module], tuple[bool, bool]] = {}
 """Whether a class of norms centres its input, and whether it stores its weight less 1, as Gemma's do."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from expound.models.batch import to_float32
 from expound.models.layers import activations
 from expound.models.layers.held_factors import DerivativeRules, HeldFactors
 from expound.models.layers.origins import NORMS, Origin, copy_origin, join_origins, list_tensors, mark_input
-from expound.models.outputs import to_float32
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
 PRODUCTS = frozenset({"mul", "multiply", "matmul", "bmm", "mm", "einsum", "baddbmm", "__matmul__"})

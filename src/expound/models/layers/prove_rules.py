@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from expound.models.batch import Batch
+from expound.models.batch import Batch, Capture
 from expound.models.layers.backward_rules import apply_backward_rules
 from expound.models.layers.held_factors import DerivativeRules, HeldFactors
 from expound.models.layers.operations import Explained
 from expound.models.layers.origins import mark_input
-from expound.models.outputs import Capture
 
 CAPTURE = Capture(differentiable_twice=True)
 

@@ -15,10 +15,10 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
+from expound.models.batch import to_float32
 from expound.models.layers.activations import ELEMENTWISE
 from expound.models.layers.held_factors import HeldFactors
 from expound.models.layers.layer_parts import Norm, is_norm_layer, to_norm
-from expound.models.outputs import to_float32
 
 PRODUCTS = ("mul", "multiply", "matmul", "bmm", "einsum")
 QUOTIENTS = ("div", "divide", "true_divide")

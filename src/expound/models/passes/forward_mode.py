@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vmap
 
-from expound.models.batch import Batch
+from expound.models.batch import Batch, Capture
 from expound.models.hugging_face import HuggingFaceModel
-from expound.models.outputs import Capture
 from expound.models.passes.hooks import skip_unread_positions
 
 TOKENS_PER_CHUNK = 4096

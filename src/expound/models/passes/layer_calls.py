@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch
+from expound.models.batch import Batch, Capture
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import encoder_decoder_error, get_layers
 from expound.models.layers.origins import mark_input
-from expound.models.outputs import Capture
 from expound.models.passes.capture import intercept_inputs, record_attention
 
 

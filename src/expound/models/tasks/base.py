@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from expound.errors import ExpoundError, check_choice
-from expound.models.batch import Batch
-from expound.models.outputs import to_float32
+from expound.models.batch import Batch, to_float32
 
 TEXT = "A short text, by which a model is tried."
 OutputKind = Literal["logit", "log_prob", "prob"]

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch, find_predicting_columns, find_response_positions, require_response
-from expound.models.outputs import to_float32
+from expound.models.batch import Batch, find_predicting_columns, find_response_positions, require_response, to_float32
 from expound.models.tasks.base import TEXT, OutputKind, Task, require_integers
 
 LOGITS_AT_ONCE = 2**23

@@ -18,7 +18,7 @@ from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.evaluation.compare.choice import list_native_methods
 from expound.explainers import Explainer, attribute
-from expound.explainers.assumptions import require_assumptions
+from expound.explainers.base import require_assumptions
 from expound.explainers.check_model import default_method
 from expound.explainers.plan import add_placeholder_response, measure_pass, plan_work
 from expound.explainers.registry import (

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from expound.metrics.simulatability import pearson
 from expound.models import Batch, ExplainedModel
+from expound.models.batch import require_finite_logits
 from expound.models.encoding.encode import make_batches
 from expound.models.generation.model import GeneratingModel
-from expound.models.outputs import require_finite_logits
 from expound.objectives import task_losses
 
 Array = NDArray[Any]

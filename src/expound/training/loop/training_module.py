@@ -21,8 +21,8 @@ from transformers import Trainer, TrainerCallback, TrainerState, TrainingArgumen
 from expound.errors import ExpoundError
 from expound.explainers.learned.base import LearnedExplainer, UntrainedExplainer
 from expound.models import Batch, Capture, ExplainedModel, Outputs
+from expound.models.batch import require_finite_logits
 from expound.models.layers.architecture import unwrap_adapter
-from expound.models.outputs import require_finite_logits
 from expound.models.state import get_lock
 from expound.objectives import AdaptiveObjective, Constraint, CrossEntropy, Objective, StepContext, TrainingStep
 from expound.training.loop import evaluation
