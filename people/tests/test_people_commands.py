@@ -15,7 +15,7 @@ import families
 from chats import chatting
 from expound.cli import main
 from expound.errors import ExpoundError
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound_people.protocol.file import digest_protocol
 from participants import protocol, step
 from sites import HERE, METHODS, csrf, model

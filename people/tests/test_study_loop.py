@@ -18,7 +18,7 @@ import expound
 from expound.cli import main
 from expound.data.provenance import digest_data
 from expound.errors import ExpoundError
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.serve import Site
 from expound_people.application import make_application
 from expound_people.exports import run_export

@@ -5,8 +5,8 @@ import torch
 
 import expound
 from expound.errors import ExpoundError
-from expound.models.probe import Probe, find_failure
-from expound.models.readout import find_readout
+from expound.models.checks import find_readout
+from expound.models.hugging_face import Probe, find_failure
 from families import examples, processor, tiny
 from small import small
 from sweep.run_sweep import make_batch

@@ -18,7 +18,7 @@ from expound.cli import main
 from expound.data.run_folder import RECORD
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.recipes import RECIPES
 from expound.training import source_attention
 from expound.training.citations import choose_threshold

@@ -17,7 +17,7 @@ import families
 from expound import ExpoundError
 from expound.cli import main
 from expound.data import split_words
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.objectives import (
     Constraint,
     CrossEntropy,

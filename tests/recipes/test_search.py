@@ -13,7 +13,7 @@ import expound
 import families
 from expound import ExpoundError
 from expound.cli import main
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.recipes.search import choose_run
 
 DATA = "generated?size=96"

@@ -22,7 +22,7 @@ from expound.explainers.learned.interpretable_attention import InterpretableAtte
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.metrics.simulatability import simulatability
 from expound.models import Capture, ExplainedModel
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.objectives import TrainingStep
 from expound.training import ObjectiveTrainer, RunOptions
 from expound.training.bilevel.lookahead import Student, make_inner_optimizer

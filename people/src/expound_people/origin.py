@@ -14,7 +14,7 @@ from sqlalchemy import URL
 
 from expound.data.provenance import digest
 from expound.models import ExplainedModel
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.reports.hub_card import RUN
 from expound_people.items import StudyItem
 

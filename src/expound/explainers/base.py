@@ -25,10 +25,9 @@ from expound.models.batch import (
     require_finite_logits,
     require_response,
 )
-from expound.models.hugging_face import REMOVAL_ONLY
-from expound.models.loading.digest import digest_weights
+from expound.models.hugging_face import REMOVAL_ONLY, Probe, find_failure, get_tolerance
+from expound.models.loading.checkpoint import digest_weights
 from expound.models.passes.hooks import skip_unread_positions
-from expound.models.probe import Probe, find_failure, get_tolerance
 from expound.models.state import freeze_weights
 from expound.models.tasks import OutputKind
 from expound.models.windowed import WindowedModel

@@ -17,8 +17,8 @@ from expound.models import Batch, ExplainedModel
 from expound.models.bi_encoder import BiEncoder
 from expound.models.checks import CHECKS
 from expound.models.choices import ChoosingModel
+from expound.models.hugging_face import MODEL_ERRORS, Probe, find_failure, remember
 from expound.models.loading.load import ModelSource, load
-from expound.models.probe import MODEL_ERRORS, Probe, find_failure, remember
 from expound.models.token_heads import MASK
 
 State = Literal["exact", "approximate", "refused"]

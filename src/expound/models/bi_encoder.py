@@ -20,9 +20,9 @@ from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding
 from expound.models.encoding.template import TemplateEncoding, encode_rows
 from expound.models.explained import ExplainedModel
+from expound.models.hugging_face import Probe, find_failure
 from expound.models.layers.architecture import get_first_position
 from expound.models.layers.similarity import Similarity
-from expound.models.probe import Probe, find_failure
 from expound.models.tasks import Regression
 
 Pooling = Literal["mean", "cls"]

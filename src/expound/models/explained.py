@@ -13,14 +13,12 @@ from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch, Capture, Outputs, name_outputs, require_finite_logits
-from expound.models.checks import CHECKS
+from expound.models.checks import CHECKS, make_readout_weights
 from expound.models.encoding import encode as encoding
-from expound.models.hugging_face import HuggingFaceModel
+from expound.models.hugging_face import HuggingFaceModel, Probe, find_failure, is_changed_by_padding
 from expound.models.passes.capture import PassEnded, record_attention
 from expound.models.passes.hooks import mark_last_token, replace_embeddings
 from expound.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
-from expound.models.probe import Probe, find_failure, is_changed_by_padding
-from expound.models.readout import make_readout_weights
 from expound.models.state import (
     avoid_cudnn_attention,
     choose_attention_type,

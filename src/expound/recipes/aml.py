@@ -27,7 +27,7 @@ from expound.metrics import metric as metric_of
 from expound.metrics.presets import FLOORED
 from expound.models import ExplainedModel
 from expound.models.encoding import encode as encoding
-from expound.models.loading.digest import digest_processor, digest_weights
+from expound.models.loading.checkpoint import digest_processor, digest_weights
 from expound.models.state import freeze_weights, preserve_random_state
 from expound.recipes.base import Effect, Recipe, load_explained_model
 from expound.recipes.search import claim_place, count_finished, open_study, run_trials

@@ -14,7 +14,7 @@ from expound.cli.train.commands import make_command
 from expound.data import load_data
 from expound.data.run_folder import RECORD
 from expound.models import load
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.recipes import Recipe, RecipeFactory
 from expound.training.loop.run import METRICS
 

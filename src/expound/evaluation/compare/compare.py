@@ -29,7 +29,7 @@ from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models import ExplainedModel
 from expound.models.encoding.encode import example_to_row, make_batches, read_examples, select_targets
 from expound.models.generation.model import GeneratingModel
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.models.loading.load import ModelSource, load
 from expound.models.windowed import WindowedModel
 from expound.reports.explanations import Explanations

@@ -18,7 +18,7 @@ from expound.explainers.check_model import default_method
 from expound.explainers.registry import add_seed
 from expound.models import ExplainedModel, load
 from expound.models.encoding.labels import make_renumbering
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.reports.progress import is_interactive
 
 ROWS_PER_PART = 1000

@@ -28,8 +28,7 @@ from expound.explainers.base import SinglePass
 from expound.explainers.learned.base import CONFIG, WEIGHTS, load_config
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.loading.adapters import read_config
-from expound.models.loading.checkpoint import describe_load_errors
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import describe_load_errors, digest_weights
 from expound.models.state import evaluation_mode, get_lock
 
 BACKBONE = "backbone"

@@ -11,7 +11,7 @@ from torch import Tensor
 from expound.data.token_map import map_tokens
 from expound.errors import ExpoundError
 from expound.models import Batch, ExplainedModel
-from expound.models.loading.digest import get_tokenizer_definition
+from expound.models.loading.checkpoint import get_tokenizer_definition
 from expound.models.prompted import PromptedModel
 
 Aggregation = Literal["max", "mean"]

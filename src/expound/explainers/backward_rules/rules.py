@@ -14,13 +14,13 @@ from expound.errors import ExpoundError
 from expound.explainers.base import TokenScores, capture_head_input, select_target, split_by_target
 from expound.explainers.gradients.paths import DimensionwiseExplainer, Point
 from expound.models import Batch, Capture, ExplainedModel, Outputs
+from expound.models.hugging_face import is_changed_by_padding
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config
 from expound.models.layers.backward_rules import apply_backward_rules
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules, HeldFactors
 from expound.models.passes.capture import intercept_inputs, record_attention
 from expound.models.passes.hooks import skip_unread_positions
 from expound.models.passes.layer_calls import compute_slopes, cut_graph_at_layers
-from expound.models.probe import is_changed_by_padding
 from expound.models.state import choose_attention_type
 
 CAPTURE = Capture(differentiable_twice=True)

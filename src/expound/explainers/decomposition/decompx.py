@@ -17,9 +17,9 @@ from expound.explainers.decomposition.components import Activation, Decompositio
 from expound.explainers.decomposition.trace import Trace, Traces, stack_readout_rows, trace_examples
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.checks import CHECKS
+from expound.models.hugging_face import Probe, are_close
 from expound.models.layers import activations
 from expound.models.layers.layer_parts import HeadParts, get_head_parts
-from expound.models.probe import Probe, are_close
 from expound.models.token_heads import Tagging
 
 

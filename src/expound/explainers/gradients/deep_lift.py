@@ -16,10 +16,9 @@ from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import TokenScores, select_target
 from expound.explainers.gradients.paths import DimensionwiseExplainer, ScoreOfEmbeddings
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.models.hugging_face import Baselines
+from expound.models.hugging_face import Baselines, can_be_checked, get_tolerance
 from expound.models.layers.rescale_rule import RescaleRule
 from expound.models.passes.hooks import skip_unread_positions
-from expound.models.probe import can_be_checked, get_tolerance
 from expound.models.state import PROCESS_LOCK
 
 CAPTURE = Capture(differentiable_twice=True)

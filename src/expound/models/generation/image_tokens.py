@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch, Capture
+from expound.models.hugging_face import TOLERANCE, remember
 from expound.models.passes.capture import PassEnded, record_attention
-from expound.models.probe import TOLERANCE, remember
 from expound.models.regions import Mask
 
 UNPLACED = "the tokens of an image have no places in it"

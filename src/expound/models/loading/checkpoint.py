@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_flash_attention_utils import FLASH_ATTENTION_COMPATIBILITY_MATRIX
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file, logging
 
+from expound.data.provenance import digest as digest_of
 from expound.errors import ExpoundError, shorten
 from expound.reports.progress import is_interactive
 
@@ -368,3 +370,28 @@ def _is_mostly_unknown(tokenizer: Any, text: str) -> bool:
 def _tokenize(tokenizer: Any, text: str) -> list[int]:
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
+
+
+def digest_weights(model: nn.Module) -> str:
+    """Return a digest of up to 4,096 evenly spread values of every weight."""
+    # A sample, because hashing all weights of a large model takes longer than explaining a text.
+    digest = blake2b(digest_size=8)
+    for name, value in sorted(model.state_dict().items()):
+        flat = value.detach().flatten()
+        sample = flat[:: max(1, len(flat) // 4096)].double().cpu()
+        digest.update(f"{name} {tuple(value.shape)}".encode() + sample.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def digest_processor(processor: Any) -> str:
+    """Return a digest of a tokenizer's or image processor's settings, truncation and padding left out."""
+    if hasattr(processor, "backend_tokenizer"):
+        return digest_of(get_tokenizer_definition(processor))
+    return digest_of(processor.to_dict() if hasattr(processor, "to_dict") else None)
+
+
+def get_tokenizer_definition(tokenizer: Any) -> dict[str, Any]:
+    """Return all settings that decide how a text is tokenized, without its length."""
+    whole = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Fast tokenizers keep the truncation and padding of their latest call.
+    return {name: value for name, value in whole.items() if name not in ("truncation", "padding")}

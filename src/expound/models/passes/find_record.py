@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from expound.models.batch import PER_POSITION, Batch
+from expound.models.hugging_face import MOST, remember, take_example
 from expound.models.layers.architecture import encoder_decoder_error
 from expound.models.layers.derive_record import derive_record
 from expound.models.layers.record import Record
-from expound.models.probe import MOST, remember, take_example
 
 
 def find_record(model: Any, batch: Batch) -> Record:

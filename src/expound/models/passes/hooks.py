@@ -13,11 +13,10 @@ from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError
 from expound.models.batch import Batch, find_last_tokens
-from expound.models.hugging_face import HuggingFaceModel
+from expound.models.hugging_face import MODEL_ERRORS, HuggingFaceModel, is_exact, remember
 from expound.models.layers.architecture import get_layers, get_module
 from expound.models.layers.origins import mark_input
 from expound.models.passes.find_record import find_record
-from expound.models.probe import MODEL_ERRORS, is_exact, remember
 
 NO_ID = -1
 # Blocks may be nested; the hooks of two blocks on one layer would cut its positions twice.

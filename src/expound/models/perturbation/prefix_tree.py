@@ -19,9 +19,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from expound.models.batch import Batch, pack
-from expound.models.hugging_face import HuggingFaceModel
+from expound.models.hugging_face import HuggingFaceModel, is_exact
 from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
-from expound.models.probe import is_exact
 
 MAX_TOKEN_SHARE = 0.8
 """A tree is used only if its passes, which are smaller, read at most this share of the tokens of plain passes."""

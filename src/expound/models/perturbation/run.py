@@ -17,11 +17,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch, get_token_budget, pack
-from expound.models.hugging_face import HuggingFaceModel
+from expound.models.hugging_face import MODEL_ERRORS, HuggingFaceModel, Probe, describe_failure, find_failure
 from expound.models.passes.hooks import skip_unread_positions
 from expound.models.perturbation.inputs import Deletion, Masking, PerturbedInputs, RegionRemoval, Replacement
 from expound.models.perturbation.prefix_tree import run_prefix_tree, shares_prefixes, supports_prefix_sharing
-from expound.models.probe import MODEL_ERRORS, Probe, describe_failure, find_failure
 
 RemovalMethod = Literal["remove", "mask", "pad", "zero", "attend"]
 

@@ -32,7 +32,7 @@ from expound.metrics import metric
 from expound.models import ExplainedModel
 from expound.models.generation.examples import prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
-from expound.models.probe import MODEL_ERRORS
+from expound.models.hugging_face import MODEL_ERRORS
 from expound.reports.explanations import Explanation
 from expound.reports.highlighted.pieces import Piece
 from expound.reports.text import format_duration

@@ -26,7 +26,7 @@ from expound.explainers.learned.learned_attention import mean_head_logits
 from expound.explainers.learned.parameterized_attention import Normalizer, ParameterizedAttention
 from expound.metrics.simulatability import simulatability
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.objectives import CrossEntropy, Objective
 from expound.training.bilevel.scaffold import (
     LAST,

@@ -19,7 +19,7 @@ from expound.errors import ExpoundError
 from expound.models import ExplainedModel, load
 from expound.models.layers.architecture import unwrap_adapter
 from expound.models.layers.head_activation import HEAD_KEY, set_head_activation, shares_encoder_activation
-from expound.models.loading.digest import digest_processor, digest_weights
+from expound.models.loading.checkpoint import digest_processor, digest_weights
 from expound.objectives import CrossEntropy, Objective
 from expound.training.loop.data import tokenize_responses
 from expound.training.loop.evaluation import HIGHER_IS_BETTER
