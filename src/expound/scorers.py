@@ -14,7 +14,7 @@ from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, mean, 
 from inspect_ai.solver import TaskState
 from sklearn.metrics import roc_auc_score
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.metrics.self_consistency import ReasonFinder, find_reason
 from expound.metrics.self_consistency import explanation_consistency as measure_consistency

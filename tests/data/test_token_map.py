@@ -6,8 +6,7 @@ import pytest
 
 import tokenizers_for_tests as tokenizers
 from expound import ExpoundError
-from expound.data.alignment import align
-from expound.data.token_map import map_tokens
+from expound.data.alignment import align, map_tokens
 
 TEXTS = [
     *tokenizers.SENTENCES,

@@ -8,7 +8,7 @@ import torch
 import expound
 from chats import chatting
 from expound import ExpoundError, cite
-from expound.data.json_fields import find_json_fields
+from expound.explainers.cite_answer import find_json_fields
 
 SOURCES = {
     "town": "\n A moving film about a small town. It is long.\n\nThe plot is dull.",

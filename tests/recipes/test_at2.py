@@ -15,7 +15,7 @@ import expound
 from chats import CHAT, chatting
 from expound import ExpoundError, explainer
 from expound.cli import main
-from expound.data.run_folder import RECORD
+from expound.data.provenance import RECORD
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.hidden_state_probe import HiddenStateProbe
 from expound.models.loading.checkpoint import digest_weights

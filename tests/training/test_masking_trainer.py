@@ -22,7 +22,7 @@ import expound
 import families
 from expound import ExpoundError
 from expound.data import generated_tokenizer
-from expound.data.selection import exclude_examples
+from expound.data.readers.exchanges import exclude_examples
 from expound.explainers.attributive_masking.losses import MaskWeights
 from expound.models import ExplainedModel
 from expound.objectives import CrossEntropy, StepContext

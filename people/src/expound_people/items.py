@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from expound.data.readers.marked import MarkedExample
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.evaluation.compare.comparison import Comparison
 from expound.explainers import attribute

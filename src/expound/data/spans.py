@@ -1,14 +1,34 @@
-"""Character spans [start, end) of words in a text, and rationales in all forms that they are given in."""
+"""Parts of a text: the names of their sizes, their characters, tags of words, and rationales in all forms."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal
 
 from expound.data.alignment import split_words
 from expound.errors import ExpoundError
+
+UnitName = Literal["word", "token", "sentence", "paragraph", "source", "message", "tool_result", "thought"]
+CONVERSATION_UNITS = ("message", "tool_result", "thought")
+"""Units of a conversation: each of its texts (messages, thoughts, tool calls, results), the results of tools alone, and
+the sentences of the thoughts. Earlier turns count, too."""
+
+Spans = Sequence[Sequence[int]]
+"""Characters of an example's texts that are one unit each: (start, end), or (number of the text, start, end)."""
+
+
+OUTSIDE, PREFIXES = "O", "BIESLUM"
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Return a tag's prefix, which can be empty, and its kind."""
+    prefix, dash, kind = tag.partition("-")
+    if dash and kind and prefix in tuple(PREFIXES):
+        return prefix, kind
+    return "", tag
+
 
 Span = tuple[int, int]
 FORMS = 'characters as [[start, end], …], words as ["a", "b"], or a 0 or 1 for each word as [0, 1, …]'

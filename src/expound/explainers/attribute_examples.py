@@ -13,7 +13,7 @@ from torch import Tensor
 
 from expound.data.alignment import pool
 from expound.data.readers.columns import ColumnOptions
-from expound.data.unit_names import Spans, UnitName
+from expound.data.spans import Spans, UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import Explainer, TokenScores, require_assumptions, require_finite, require_token_scores
 from expound.explainers.check_model import default_method

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.explainers.backward_rules.rules import BackwardRules
 from expound.explainers.base import (
     EmbeddingGradient,

@@ -13,7 +13,7 @@ from expound.errors import ExpoundError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from expound.data.unit_names import UnitName
+    from expound.data.spans import UnitName
     from expound.explainers.base import Explainer
     from expound.models import ExplainedModel
     from expound.reports.explanations import Explanation

@@ -19,7 +19,7 @@ from expound.data.alignment import (
     find_span_of_tokens,
     find_text_of_tokens,
 )
-from expound.data.unit_names import CONVERSATION_UNITS, Spans, UnitName
+from expound.data.spans import CONVERSATION_UNITS, Spans, UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.models import Batch
 from expound.reports.records import Unit

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from expound.data.cards import MetricCard
 from expound.data.readers.marked import find_runs
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.units import number_units
 from expound.metrics.base import Metric

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expound.data.alignment import find_sentence_ends
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import Explainer, attribute
 from expound.explainers.cite_answer import find_tokens

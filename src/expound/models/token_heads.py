@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from expound.data.alignment import Alignment
-from expound.data.tags import OUTSIDE, split_tag
+from expound.data.spans import OUTSIDE, split_tag
 from expound.errors import ExpoundError
 from expound.models.batch import Batch, Capture, to_float32
 from expound.models.encoding import encode as encoding

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from expound.data.provenance import digest, digest_data, to_json_value
-from expound.data.selection import exclude_examples
+from expound.data.readers.exchanges import exclude_examples
 from expound.errors import ExpoundError
 from expound.explainers.attributive_masking import AttributiveMasking
 from expound.explainers.attributive_masking.losses import Inverse, MaskWeights, Sparsity

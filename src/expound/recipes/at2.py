@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from datasets import Dataset
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.base import FittedExplainer

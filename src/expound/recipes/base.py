@@ -13,7 +13,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from expound.data.run_folder import add_to_record
+from expound.data.provenance import add_to_record
 from expound.errors import ExpoundError
 from expound.models import ExplainedModel, load
 from expound.objectives import CrossEntropy, Objective

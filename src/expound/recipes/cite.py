@@ -10,7 +10,7 @@ from typing import Annotated
 from datasets import Dataset
 from torch import nn
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.explainers import Explainer, explainer
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.learned.trained_citation import TrainedCitation

@@ -23,7 +23,7 @@ from datasets import Dataset
 from transformers import TrainingArguments
 
 from expound.data.atomic_files import LOCK, process_start_time
-from expound.data.run_folder import OTHER_FOLDER, RECORD, add_to_record
+from expound.data.provenance import OTHER_FOLDER, RECORD, add_to_record
 from expound.errors import ExpoundError, Stopped, unknown
 from expound.explainers import explainer
 from expound.metrics import metric

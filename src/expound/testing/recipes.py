@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from expound.cli.train.commands import make_command
 from expound.data import load_data
-from expound.data.run_folder import RECORD
+from expound.data.provenance import RECORD
 from expound.models import load
 from expound.models.loading.checkpoint import digest_weights
 from expound.recipes import Recipe, RecipeFactory

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.explainers import Explainer
 from expound.explainers.learned.conformal import ConformalLowerBound, shares
 from expound.explainers.learned.trained_citation import TrainedCitation, sparsify

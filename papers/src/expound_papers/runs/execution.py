@@ -17,8 +17,7 @@ import pandas as pd
 import torch
 from datasets import Dataset
 
-from expound.data.provenance import write_json
-from expound.data.run_folder import RECORD, OtherRunError
+from expound.data.provenance import RECORD, OtherRunError, write_json
 from expound.errors import ExpoundError
 from expound.evaluation.compare.compare import compare
 from expound.evaluation.compare.comparison import Comparison

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expound.data.selection import TEXTS
+from expound.data.readers.exchanges import TEXTS
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from expound.data import load_data
 from expound.data.load import open_reader
 from expound.data.provenance import summarize_data
-from expound.data.selection import exclude_examples
+from expound.data.readers.exchanges import exclude_examples
 from expound.errors import ExpoundError
 from expound.training.loop.options import SIZES
 from expound_papers.runs import selection

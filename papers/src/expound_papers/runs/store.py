@@ -19,8 +19,7 @@ from uuid import uuid4
 import pandas as pd
 
 from expound.data.atomic_files import atomic_folder
-from expound.data.provenance import digest, get_versions, write_json
-from expound.data.run_folder import read_record
+from expound.data.provenance import digest, get_versions, read_record, write_json
 from expound.errors import ExpoundError
 from expound.evaluation.workers.task import available_cores
 from expound_papers.runs.run_files import read_numbers

@@ -7,7 +7,7 @@ from copy import copy
 from itertools import product
 from typing import Any, TypeAlias
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.recipes import RECIPES
 from expound_papers.runs.store import Cell

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from expound.data.local import read_text
+from expound.data.hub import read_text
 from expound.errors import ExpoundError
 from expound_people.protocol.yaml_lines import YamlDocument, parse_yaml
 

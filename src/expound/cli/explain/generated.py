@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from expound.cli.shared.console import say
-from expound.data.local import read_text
+from expound.data.hub import read_text
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ def check(
     Raises:
         ExpoundError: an unknown method, metric, parameter, reader, device or data type, or a missing file.
     """
+    from expound.data.hub import require_local_model
     from expound.data.load import open_reader
-    from expound.data.local import require_local_model
 
     for name in models:
         require_local_model(name)
@@ -74,7 +74,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def _check_methods(methods: str | None) -> None:
-    from expound.data.local import looks_local
+    from expound.data.hub import looks_local
     from expound.explainers.registry import EXPLAINERS, explainer
 
     for spec in split_ids(methods) or ():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from expound.cli.shared.console import console, say
 from expound.cli.train.control import describe_difference, judge
-from expound.data.local import CONFIG, read_explainer_name
+from expound.data.hub import CONFIG, read_explainer_name
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:

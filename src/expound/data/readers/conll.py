@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from expound.data.cards import DataCard
 from expound.data.readers.base import Row, make_text_features, read_text
 from expound.data.readers.layouts import FilePerSplit
-from expound.data.spans import join_words
-from expound.data.tags import OUTSIDE, split_tag
+from expound.data.spans import OUTSIDE, join_words, split_tag
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:

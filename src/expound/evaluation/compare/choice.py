@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from expound.data.cards import MethodCard
 from expound.data.registry import parse_spec
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer
 from expound.explainers.registry import is_removal_method, resolve_unit, seed_params

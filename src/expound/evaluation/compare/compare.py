@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from expound.data.readers.columns import ColumnOptions
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.evaluation.compare.choice import has_rationales, make_methods, make_metrics, refuse_rationale_metrics
 from expound.evaluation.compare.comparison import Comparison

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from expound.data.atomic_files import atomic_folder
-from expound.data.run_folder import FINISHED, RECORD, RUNNING, RunFolder, read_record
+from expound.data.provenance import FINISHED, RECORD, RUNNING, RunFolder, read_record
 from expound.errors import ExpoundError
 from expound.evaluation.compare.judge import JudgedExamples
 from expound.reports.explanations import Explanation, Explanations

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from expound.data.atomic_files import atomic_file
-from expound.data.run_folder import FINISHED, RUNNING, RunFolder, add_to_record, read_record
+from expound.data.provenance import FINISHED, RUNNING, RunFolder, add_to_record, read_record
 from expound.errors import ExpoundError
 from expound.reports.explanations import Explanation
 from expound.reports.storage import COLUMNS, FORMAT_VERSION, SPANS, to_arrow_table

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from expound.data.token_map import map_tokens
+from expound.data.alignment import map_tokens
 from expound.errors import ExpoundError
 from expound.models import Batch, ExplainedModel
 from expound.models.loading.checkpoint import get_tokenizer_definition

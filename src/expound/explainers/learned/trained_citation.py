@@ -15,7 +15,7 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.data.hub import find_folder
 from expound.data.provenance import write_json
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.learned.base import CONFIG, load_config

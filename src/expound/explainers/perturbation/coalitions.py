@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer
 from expound.explainers.seeding import example_generators

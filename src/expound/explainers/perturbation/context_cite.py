@@ -14,7 +14,7 @@ from sklearn.linear_model import Lasso
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer, TokenScores
 from expound.explainers.perturbation.coalitions import coalition_values

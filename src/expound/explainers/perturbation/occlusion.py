@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from expound.data.cards import MethodCard
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import OutputExplainer, TokenScores, select_target
 from expound.explainers.perturbation.tree_search import find_parents, search_tree

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import Explainer
 from expound.explainers.perturbation.beam import Beam, run_beams

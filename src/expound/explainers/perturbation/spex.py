@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer, TokenScores
 from expound.explainers.perturbation.coalitions import FEWEST, all_subsets, coalition_values

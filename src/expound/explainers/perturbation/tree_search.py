@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.explainers.units import number_units
 from expound.models import Batch
 

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.perturbation.coalitions import coalition_values
 from expound.explainers.units import number_units

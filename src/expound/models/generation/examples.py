@@ -17,7 +17,7 @@ from transformers import StoppingCriteria
 from expound.data.alignment import Alignment, align, find_text_of_tokens
 from expound.data.readers.exchanges import join_text_parts
 from expound.data.rows import check_keys
-from expound.data.unit_names import CONVERSATION_UNITS
+from expound.data.spans import CONVERSATION_UNITS
 from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding

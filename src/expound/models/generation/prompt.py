@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from expound.data.unit_names import CONVERSATION_UNITS
+from expound.data.spans import CONVERSATION_UNITS
 from expound.errors import ExpoundError, unknown
 from expound.models.encoding.template import Template
 from expound.models.generation.conversation import (

@@ -18,8 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from expound.data.hub import cache_if_unreachable, find_folder
-from expound.data.local import looks_local, require_local_model
+from expound.data.hub import cache_if_unreachable, find_folder, looks_local, require_local_model
 from expound.errors import ExpoundError, shorten, unknown
 from expound.models.bi_encoder import BiEncoder, Pooling, read_pooling
 from expound.models.choices import ChoosingModel

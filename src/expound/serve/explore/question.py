@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import get_args
 from urllib.parse import urlencode
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.serve.settings import MAX_DIGITS, Limits
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
-from expound.data.unit_names import CONVERSATION_UNITS
+from expound.data.spans import CONVERSATION_UNITS
 from expound.errors import ExpoundError
 from expound.reports.explanations import Explanation, Explanations
 from expound.reports.highlighted.highlight import highlight_explanation

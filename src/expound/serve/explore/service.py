@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from PIL import Image
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.evaluation.compare.choice import list_native_methods
 from expound.explainers import Explainer, attribute

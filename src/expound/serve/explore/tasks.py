@@ -14,7 +14,7 @@ from torch import Tensor
 
 from expound.data.alignment import find_text_of_tokens
 from expound.data.readers.exchanges import join_text_parts
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import number_units
 from expound.models import Batch, ExplainedModel

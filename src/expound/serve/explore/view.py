@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from expound.data.unit_names import CONVERSATION_UNITS
+from expound.data.spans import CONVERSATION_UNITS
 from expound.explainers.cite_answer import place_in_source
 from expound.reports.explanations import Explanation
 from expound.reports.highlighted.highlight import HighlightedExplanation

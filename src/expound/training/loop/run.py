@@ -17,8 +17,7 @@ from zipfile import is_zipfile
 from safetensors import SafetensorError, safe_open
 
 from expound.data.atomic_files import LOCK, only_writer, remove_abandoned_lock
-from expound.data.provenance import write_json
-from expound.data.run_folder import FINISHED, RUNNING, OtherRunError, RunFolder
+from expound.data.provenance import FINISHED, RUNNING, OtherRunError, RunFolder, write_json
 from expound.errors import ExpoundError, shorten
 
 logger = logging.getLogger(__name__)
