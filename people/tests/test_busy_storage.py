@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 from sqlalchemy import select
 
 from browsing import served
-from expound.serve.busy import BusyError
+from expound.serve.settings import BusyError
 from expound_people import storage as storing
 from expound_people import write_limit
 from expound_people.tables import AnnotatorAnswer

@@ -11,9 +11,8 @@ import httpx
 import pytest
 
 from expound.serve import Limits
-from expound.serve.busy import BusyError
-from expound.serve.explore.progress import StoppedError
-from expound.serve.explore.queue import WorkQueue
+from expound.serve.explore.queue import StoppedError, WorkQueue
+from expound.serve.settings import BusyError
 from serving import listening
 from sites import TEXTS, TOKEN, admin, csrf
 from studies import project, site

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from attacked import record_outcomes, scale_count
 from expound.serve import Limits
 from expound.serve.authentication import make_admin_cookie_name
-from expound.serve.timeouts import TimeoutProtocol
+from expound.serve.settings import TimeoutProtocol
 from expound_people.projects import digest_token, find_project
 from expound_people.results import load_answers
 from expound_people.services import ANNOTATOR_COOKIE

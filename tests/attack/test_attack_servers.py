@@ -147,7 +147,7 @@ def test_redirects_links_and_cookies_stay_https_behind_a_proxy(tmp_path):
 @pytest.mark.parametrize("how", ["in the address", "in the form"])
 def test_after_ten_wrong_tokens_an_address_has_to_wait_and_others_do_not(how, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("expound.serve.attempts.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("expound.serve.settings.time.monotonic", lambda: now[0])
     client = stranger(site())
 
     def guess(token):
@@ -172,7 +172,7 @@ def test_after_ten_wrong_tokens_an_address_has_to_wait_and_others_do_not(how, mo
 
 
 def test_guesses_of_many_addresses_take_little_memory():
-    from expound.serve.attempts import MAX_ADDRESSES, WrongTokens
+    from expound.serve.settings import MAX_ADDRESSES, WrongTokens
 
     wrong = WrongTokens(1, 60)
     for number in range(2 * MAX_ADDRESSES):

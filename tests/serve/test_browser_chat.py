@@ -16,8 +16,8 @@ from chats import SOURCES
 from chatting import ASKED, chats, explain, page_of, score_without, site
 from expound.reports.highlighted.highlight import highlight_explanation
 from expound.serve import Limits
-from expound.serve.explore.progress import StoppedError
 from expound.serve.explore.question import Question
+from expound.serve.explore.queue import StoppedError
 from expound.serve.explore.service import Explorer
 from expound.serve.explore.view import collect_row_values
 from sites import TOKEN

@@ -19,8 +19,8 @@ from expound.explainers.learned.conformal import ConformalLowerBound
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import plan_work
 from expound.serve import Limits
-from expound.serve.explore.progress import StoppedError
 from expound.serve.explore.question import Question, read_question
+from expound.serve.explore.queue import StoppedError
 from expound.serve.explore.service import Explorer
 from expound.serve.explore.view import list_cited_parts
 from sites import admin, csrf

@@ -12,8 +12,8 @@ import pytest
 import expound
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS
-from expound.serve.explore.progress import StoppedError
 from expound.serve.explore.question import Question
+from expound.serve.explore.queue import StoppedError
 from expound.serve.explore.service import Explorer
 from expound.serve.explore.tasks import list_targets
 from models.test_token_heads import TEXT, loaded

@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from expound.errors import ExpoundError
-from expound.serve.busy import BusyError
+from expound.serve.settings import BusyError
 
 logger = logging.getLogger(__name__)
 

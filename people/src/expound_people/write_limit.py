@@ -8,7 +8,7 @@ from typing import TypeVar
 from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
 
-from expound.serve.busy import BusyError
+from expound.serve.settings import BusyError
 
 T = TypeVar("T")
 MAX_WRITERS, WRITE_TIMEOUT = 4, 20.0

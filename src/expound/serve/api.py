@@ -29,13 +29,10 @@ from expound.serve.api_requests import (
     parse_request,
 )
 from expound.serve.authentication import check_secret
-from expound.serve.busy import BusyError
-from expound.serve.explore.progress import track_progress
 from expound.serve.explore.question import MAX_TOKENS, Question
-from expound.serve.explore.queue import POLL_SECONDS
+from expound.serve.explore.queue import POLL_SECONDS, SendLine, TextFollower, stream_lines, track_progress
 from expound.serve.explore.service import Explorer, ignore
-from expound.serve.explore.stream import SendLine, stream_lines
-from expound.serve.explore.text_follower import TextFollower
+from expound.serve.settings import BusyError
 from expound.serve.site import get_site
 
 PREFIX = "/v1/"

@@ -15,14 +15,11 @@ from starlette.requests import ClientDisconnect
 from expound.errors import ExpoundError
 from expound.serve import api, authentication
 from expound.serve.api_requests import RequestError
-from expound.serve.attempts import WrongTokens
-from expound.serve.busy import BusyError
 from expound.serve.explore.routes import router as explore
 from expound.serve.pages import load_assets, render_page
 from expound.serve.security_headers import SecurityMiddleware
-from expound.serve.settings import MAX_HEADER_BYTES, UPLOAD_PATHS
+from expound.serve.settings import MAX_HEADER_BYTES, UPLOAD_PATHS, BusyError, TimeoutProtocol, WrongTokens
 from expound.serve.site import Site, get_site
-from expound.serve.timeouts import TimeoutProtocol
 
 RETRY_SECONDS = 2
 """Seconds after which clients may repeat a request that was refused because the server was busy."""

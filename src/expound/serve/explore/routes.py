@@ -20,8 +20,8 @@ from expound.reports.highlighted.highlight import highlight_explanation
 from expound.reports.highlighted.picture import draw_picture
 from expound.serve import authentication
 from expound.serve.explore.question import MAX_TOKENS, PROMPT_UNITS, ROWS, UNITS, Question, read_question
+from expound.serve.explore.queue import SendEvent, stream_events, throttle_progress
 from expound.serve.explore.service import CACHE_SIZE, Explorer, MethodResult
-from expound.serve.explore.stream import SendEvent, stream_events, throttle_progress
 from expound.serve.explore.tasks import OutputScore, list_targets, make_train_command, takes_images
 from expound.serve.explore.view import arrange_bars, collect_row_values, cut_prompt, list_cited_parts
 from expound.serve.heatmaps import has_coefficients, make_coefficient_heatmaps

@@ -37,15 +37,12 @@ from expound.reports.explanations import Explanation
 from expound.reports.highlighted.pieces import Piece
 from expound.reports.text import format_duration
 from expound.serve.explore import tasks
-from expound.serve.explore.progress import ShareCallback, track_progress
 from expound.serve.explore.question import PREDICTED, Question
-from expound.serve.explore.queue import WorkQueue
+from expound.serve.explore.queue import SendText, ShareCallback, TextFollower, WorkQueue, track_progress
 from expound.serve.explore.tasks import OutputScore, is_generating
-from expound.serve.explore.text_follower import SendText, TextFollower
 from expound.serve.method_names import make_display_names
 from expound.serve.pictures import encode_png, open_picture
-from expound.serve.recent import RecentItems
-from expound.serve.settings import Limits
+from expound.serve.settings import Limits, RecentItems
 
 logger = logging.getLogger(__name__)
 SECOND_METHOD = "occlusion"
