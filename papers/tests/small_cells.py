@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from expound.errors import ExpoundError
-from expound.evaluation.workers.task import try_task
+from expound.evaluation.workers.scheduler import try_task
 from expound_papers.runs.store import Cell
 
 

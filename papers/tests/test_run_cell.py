@@ -15,7 +15,7 @@ import pytest
 
 from expound.data.atomic_files import try_lock
 from expound.errors import is_disk_full
-from expound.evaluation.workers.task import try_task
+from expound.evaluation.workers.scheduler import try_task
 from expound_papers.runs import store as cell_module
 from expound_papers.runs.run_cell import make_task, remove_leftovers, run_cell
 from expound_papers.runs.store import RECORD, Cell, Store

@@ -10,8 +10,8 @@ from .data import load_data as load_data
 from .errors import ExpoundError as ExpoundError
 from .evaluation.compare.compare import compare as compare
 from .evaluation.compare.comparison import Comparison as Comparison
-from .evaluation.corpus.engines import explain_corpus as explain_corpus
 from .evaluation.corpus.job import CorpusJob as CorpusJob
+from .evaluation.corpus.job import explain_corpus as explain_corpus
 from .evaluation.corpus.summary import summarize as summarize
 from .explainers import Explainer as Explainer
 from .explainers import ModelReport as ModelReport

@@ -24,8 +24,14 @@ from expound.cli import main
 from expound.cli.summary import _list_tables
 from expound.data.load import Stream
 from expound.evaluation.corpus.parts import COLUMNS, CORPUS_SCHEMA, EXAMPLE_COLUMNS, CorpusParts, make_explained_row
-from expound.evaluation.corpus.summary import CorpusSummary, rationale_auc
-from expound.evaluation.corpus.words import WordStatistics, compute_distance, compute_drift, compute_word_shares
+from expound.evaluation.corpus.summary import (
+    CorpusSummary,
+    WordStatistics,
+    compute_distance,
+    compute_drift,
+    compute_word_shares,
+    rationale_auc,
+)
 from forks import command, forge
 
 WORDS = ["a", "moving", "film", "about", "town", "river", "the", "plot", "is", "dull", "but", "laughs"]

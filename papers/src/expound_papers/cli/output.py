@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from expound.cli.shared.console import console, say
 
 if TYPE_CHECKING:
-    from expound.evaluation.workers.scheduler import Outcome
-    from expound.evaluation.workers.task import Task, TaskResult
+    from expound.evaluation.workers.scheduler import Outcome, Task, TaskResult
     from expound_papers.runs.store import Store
     from expound_papers.study.study import Study
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from expound.data.atomic_files import try_lock
 from expound.evaluation.workers import scheduler
-from expound.evaluation.workers.scheduler import Outcome, Workers
-from expound.evaluation.workers.task import Task, TaskResult
+from expound.evaluation.workers.scheduler import Outcome, Task, TaskResult, Workers
 from expound_papers.runs.store import Cell, Store, write_record
 
 logger = logging.getLogger(__name__)

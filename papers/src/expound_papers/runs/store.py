@@ -21,7 +21,7 @@ import pandas as pd
 from expound.data.atomic_files import atomic_folder
 from expound.data.provenance import digest, get_versions, read_record, write_json
 from expound.errors import ExpoundError
-from expound.evaluation.workers.task import available_cores
+from expound.evaluation.workers.scheduler import available_cores
 from expound_papers.runs.run_files import read_numbers
 
 RECORD, FIGURES_ONLY = "cell.json", "figures_only"

@@ -244,8 +244,7 @@ def _check_corpus_options(model: str, other: object, folder: Path | None, method
 
 def _explain_corpus(job: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
     """Explain the rows that are not explained yet, and print how many they are and the next command."""
-    from expound.evaluation.corpus.engines import explain_corpus
-    from expound.evaluation.corpus.job import CorpusJob
+    from expound.evaluation.corpus.job import CorpusJob, explain_corpus
 
     folder = job["folder"]
     set_stop_message(f"finished files are saved in {folder}: resume with the same command")

@@ -104,7 +104,7 @@ def describe_difference(metric: str, after: Sequence[float], before: Sequence[fl
     """Return the difference of two runs' values of the same examples, with its interval and p-value, as a sentence."""
     import numpy as np
 
-    from expound.evaluation.compare.difference import RESAMPLES, compute_change
+    from expound.evaluation.compare.comparison import RESAMPLES, compute_change
     from expound.metrics import metric as metric_of
     from expound.reports.tables.leaderboard import LEVEL, draw_resamples
 

@@ -4,27 +4,144 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 from scipy.stats import rankdata
 
 from expound.errors import ExpoundError
 from expound.evaluation.corpus.parts import CorpusParts, split_rows
-from expound.evaluation.corpus.words import (
-    MIN_EXAMPLES,
-    WordStatistics,
-    compute_distance,
-    compute_drift,
-    compute_word_shares,
-)
+from expound.reports.table import Table
+from expound.reports.text import shorten
 
 if TYPE_CHECKING:
     import pandas as pd
     from sklearn.cluster import MiniBatchKMeans
+
+CONFIDENCE = 0.95
+MIN_EXAMPLES = 5
+PUNCTUATION = ".,;:!?…\"'()[]{}“”‘’„«»¿¡–—。，、；：！？「」（）"
+"""A word is reported only if it occurs in this many examples."""
+
+
+def compute_word_shares(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return each word's share of the sum of absolute scores, by lower-case word, summed over its occurrences.
+
+    Punctuation around a word is not part of it; a word of punctuation alone stays.
+    """
+    scores = row["scores"][0]
+    total = float(np.abs(scores).sum()) or 1.0
+    shares = defaultdict[str, float](float)
+    for unit, score in zip(row["units"], scores, strict=True):
+        lower = unit["text"].casefold()
+        shares[lower.strip(PUNCTUATION) or lower] += score / total
+    return dict(shares)
+
+
+class WordStatistics:
+    """Sums over examples by class and word: count, shares, squared shares, absolute shares, shares of an average word.
+
+    Memory grows with the vocabulary, not with the corpus.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.sums = defaultdict[tuple[str, str], NDArray[np.float64]](lambda: np.zeros(5))
+        self.examples = defaultdict[str, int](int)
+        for row in rows:
+            self.add(row["targets"][0]["text"], compute_word_shares(row))
+
+    def add(self, label: str, word_shares: Mapping[str, float]) -> None:
+        """Add an example of a class with its words' shares."""
+        self.examples[label] += 1
+        for word, share in word_shares.items():
+            self.sums[label, word] += (1, share, share * share, abs(share), 1 / len(word_shares))
+
+    def table(self, min_count: int = MIN_EXAMPLES) -> pd.DataFrame:
+        """Return label, word, examples, share, low, high: means over the examples with the word, 95 % intervals (t).
+
+        Words are sorted within their class by how far the end of the interval that is nearer to 0 is above the share of
+        an average word of the same texts; other words are left out. Frequent function words are no larger than that,
+        and in a small corpus they alone occur often enough to have an interval.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(
+            list(self._figures(min_count)), columns=["label", "word", "examples", "share", "low", "high", "average"]
+        )
+        # A large mean of few examples is uncertain: the nearer end ranks a word by what is sure of it.
+        near = np.where(frame["share"] > 0, frame["low"], -frame["high"]) - frame.pop("average")
+        frame = frame.assign(near=near).sort_values(["label", "near"], ascending=[True, False])
+        return frame[frame["near"] > 0].drop(columns="near")
+
+    def _figures(self, min_count: int) -> Iterator[tuple[str, str, int, float, float, float, float]]:
+        for (label, word), (count, total, _, _, average) in self.sums.items():
+            if count >= max(min_count, 2):
+                half = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * np.sqrt(self.variance(label, word) / count)
+                mean = total / count
+                yield label, word, int(count), mean, mean - half, mean + half, average / count
+
+    def variance(self, label: str, word: str) -> float:
+        """Return the variance of a word's share over the examples of a class that contain it."""
+        count, total, squares, *_ = self.sums[label, word]
+        # Rounding can make the difference of two close sums negative.
+        return float(max(0.0, (squares - total * total / count) / (count - 1)))
+
+
+def compute_drift(before: WordStatistics, after: WordStatistics, min_count: int = MIN_EXAMPLES) -> pd.DataFrame:
+    """Return the change of each word's mean share between two corpora, sorted by p and then by size.
+
+    Columns: label, word, before, after (mean shares), change, low, high (95 % interval), p (Welch's t-test, adjusted
+    by Benjamini and Hochberg 1995).
+    """
+    import pandas as pd
+
+    columns = ["label", "word", "before", "after", "change", "low", "high", "p"]
+    rows = []
+    for key in sorted(before.sums.keys() & after.sums.keys()):
+        # A variance needs two examples.
+        if min(before.sums[key][0], after.sums[key][0]) >= max(min_count, 2):
+            rows.append(_test_change(key, before, after))
+    frame = pd.DataFrame(rows, columns=columns)
+    if len(frame):
+        frame["p"] = stats.false_discovery_control(frame["p"])
+    return frame.assign(size=-frame["change"].abs()).sort_values(["p", "size"], kind="stable").drop(columns="size")
+
+
+def _test_change(key: tuple[str, str], before: WordStatistics, after: WordStatistics) -> tuple[Any, ...]:
+    sums = np.stack([before.sums[key], after.sums[key]])
+    counts = sums[:, 0]
+    means = sums[:, 1] / counts
+    squared_errors = np.array([before.variance(*key), after.variance(*key)]) / counts
+    change, error = means[1] - means[0], np.sqrt(squared_errors.sum())
+    if not error:
+        return *key, *means, change, change, change, float(change == 0)
+    # Welch–Satterthwaite degrees of freedom.
+    freedom = squared_errors.sum() ** 2 / (squared_errors**2 / (counts - 1)).sum()
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
+    return *key, *means, change, change - half, change + half, 2 * stats.t.sf(abs(change) / error, freedom)
+
+
+def compute_distance(before: WordStatistics, after: WordStatistics) -> float:
+    """Return the Jensen–Shannon distance, from 0 to 1, of the corpora's distributions of absolute shares over words."""
+    one, other = _absolute_shares(before), _absolute_shares(after)
+    vocabulary = sorted(one.keys() | other.keys())
+    masses = np.array([(one[word], other[word]) for word in vocabulary])
+    first, second = (masses / masses.sum(0)).T
+    middle = (first + second) / 2
+    return float(np.sqrt((stats.entropy(first, middle, 2) + stats.entropy(second, middle, 2)) / 2))
+
+
+def _absolute_shares(words: WordStatistics) -> defaultdict[str, float]:
+    mass = defaultdict[str, float](float)
+    for (_, word), (_, _, _, absolute, _) in words.sums.items():
+        mass[word] += absolute
+    return mass
+
 
 WORDS = ["units", "scores", "targets"]
 """The columns that the shares of words are computed from."""
@@ -231,3 +348,52 @@ def _push_bounded(heap: list[tuple[float, int, str]], item: tuple[float, int, st
 
 def _sort_nearest(nearest: list[tuple[float, int, str]]) -> list[tuple[int, str]]:
     return [(-index, text) for _, index, text in sorted(nearest, reverse=True)]
+
+
+LONGEST = 200
+"""Characters of a text that are shown."""
+
+
+def make_word_tables(corpus: CorpusSummary, top: int) -> dict[str, Table]:
+    """Return by class the table of its most important words."""
+    tables = {}
+    for label, words in corpus.words.groupby("label", sort=False):
+        rows = []
+        for row in words.head(top).to_dict("records"):
+            rows.append((row["word"], f"{row['share']:+.3f}", _format_interval(row), str(row["examples"])))
+        tables[str(label)] = Table(("Word", "Share", "Interval", "Examples"), rows)
+    return tables
+
+
+def make_cluster_table(corpus: CorpusSummary, longest: int = LONGEST) -> Table:
+    """Return the table of groups of explanations; typical texts are cut to `longest` characters."""
+    rows = [_make_cluster_row(cluster, longest) for cluster in corpus.clusters]
+    return Table(("Size", "Classes", "Words", "Typical"), rows, texts=4)
+
+
+def make_disagreement_table(corpus: CorpusSummary, top: int, longest: int = LONGEST) -> Table:
+    """Return the table of the explanations that disagree most with rationales."""
+    rows = []
+    for auc, index, text in corpus.disagreeing[:top]:
+        rows.append((f"{auc:.2f}", str(index), shorten(" ".join(text.split()), longest)))
+    return Table(("AUC", "Row", "Text"), rows, texts=3)
+
+
+def make_change_table(corpus: CorpusSummary, top: int, level: float = 1.0) -> Table:
+    """Return the table of changes of words' shares whose adjusted p is below the level, smallest p first."""
+    rows = []
+    assert corpus.drift is not None
+    for row in corpus.drift[corpus.drift["p"] < level].head(top).to_dict("records"):
+        shares = f"{row['before']:+.3f}", f"{row['after']:+.3f}"
+        rows.append((row["label"], row["word"], *shares, _format_interval(row), f"{row['p']:.2g}"))
+    return Table(("Class", "Word", "Before", "After", "Interval of the change", "p, adjusted"), rows, texts=2)
+
+
+def _make_cluster_row(row: Cluster, longest: int) -> tuple[str, ...]:
+    classes = ", ".join(f"{label} {count}" for label, count in row.labels.most_common())
+    words = ", ".join(f"{word} {share:+.2f}" for word, share in row.words[:5])
+    return str(row.size), classes, words, shorten(" ".join(max(row.nearest)[2].split()), longest)
+
+
+def _format_interval(row: Mapping[Any, Any]) -> str:
+    return f"{row['low']:+.3f}…{row['high']:+.3f}"

@@ -19,7 +19,7 @@ import torch
 from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
-from expound.evaluation.workers.task import Task, TaskResult, available_cores, try_task
+from expound.evaluation.workers.scheduler import Task, TaskResult, available_cores, try_task
 
 GRACE = 120.0
 STOPS = (signal.SIGINT, signal.SIGTERM)

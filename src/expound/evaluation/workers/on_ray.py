@@ -13,7 +13,7 @@ from typing import Any
 
 from expound.errors import ExpoundError
 from expound.evaluation.workers.local import prepare_worker
-from expound.evaluation.workers.task import Task, TaskResult, try_task
+from expound.evaluation.workers.scheduler import Task, TaskResult, try_task
 
 logger = logging.getLogger(__name__)
 
