@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from expound.errors import ExpoundError
-from expound.reports.tables.effect import Effect, measure_effect
-from expound.reports.tables.significance import metric_summands
+from expound.reports.tables.significance import Effect, measure_effect, metric_summands
 from expound_papers.tables.claims import (
     CONTRADICTED,
     REPRODUCED,

@@ -21,7 +21,7 @@ from expound.evaluation.compare.shards import ComparisonParts
 from expound.explainers import EXPLAINERS
 from expound.models.encoding.encode import make_batches
 from expound.reports.explanations import Explanations
-from expound.reports.tables.verdict import format_verdict
+from expound.reports.tables.board_table import format_verdict
 from forks import forge
 from small import small
 

@@ -6,8 +6,7 @@ import sys
 import matplotlib as mpl
 import numpy as np
 
-from expound.reports.figures.curves import Curve
-from expound.reports.figures.figure import plot_curves
+from expound.reports.figures.curves import Curve, plot_curves
 
 HOSTILE = r"$\nosuch{x}$ $"
 
@@ -38,7 +37,7 @@ import sys, matplotlib
 def settings():
     return {name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}
 before = settings()
-from expound.reports.figures.figure import plot_curves
+from expound.reports.figures.curves import plot_curves
 from expound.reports.figures.curves import Curve
 plot_curves([Curve("a", "b", [0, 1], [0, 1], [0, 1], [0, 1])])
 assert "matplotlib.pyplot" not in sys.modules

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from expound.reports import progress as module
-from expound.reports.progress import progress_bar
+from expound.reports.text import progress_bar
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from expound.reports.tables.board_table import format_disagreements, format_verdict
 from expound.reports.tables.leaderboard import count_separating_examples, make_leaderboard
-from expound.reports.tables.verdict import format_disagreements, format_verdict
 from reports.boards import CARDS, results
 
 NOISE = np.random.default_rng(0).normal(size=50)

@@ -32,8 +32,8 @@ from expound.models.passes.hooks import skip_unread_positions
 from expound.models.windowed import WindowedModel
 from expound.reports.explanations import Explanation, Explanations
 from expound.reports.highlighted.regions import describe_image
-from expound.reports.progress import progress_bar
 from expound.reports.records import Target, Unit, find_target_spans
+from expound.reports.text import progress_bar
 
 logger = logging.getLogger(__name__)
 

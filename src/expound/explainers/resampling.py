@@ -21,8 +21,8 @@ from expound.models.generation.examples import prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.responses import generate_responses
 from expound.reports.explanations import Explanation
-from expound.reports.progress import progress_bar
 from expound.reports.records import Unit
+from expound.reports.text import progress_bar
 
 logger = logging.getLogger(__name__)
 UNFINISHED = ""

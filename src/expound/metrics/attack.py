@@ -20,7 +20,7 @@ from expound.errors import ExpoundError
 from expound.models import ExplainedModel
 from expound.models.encoding.encode import example_to_row, make_batches
 from expound.models.encoding.labels import renumber_labels
-from expound.reports.progress import progress_bar
+from expound.reports.text import progress_bar
 
 Status = Literal["succeeded", "failed", "out of queries", "nothing to swap", "wrong already"]
 SIDES = ("text", "text_pair")

@@ -16,8 +16,8 @@ from expound.explainers.cite_answer import find_tokens
 from expound.models import ExplainedModel
 from expound.models.generation.examples import prompt_to_row
 from expound.models.generation.model import GeneratingModel
-from expound.reports.progress import progress_bar
 from expound.reports.records import Extent
+from expound.reports.text import progress_bar
 
 ReasonFinder = Callable[[str], tuple[Extent, Extent] | None]
 """Returns the characters [start, end) of the answer and of the reason in a response; None without a reason."""

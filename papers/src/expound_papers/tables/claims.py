@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from expound.reports.tables.effect import Effect
+from expound.reports.tables.significance import Effect
 
 REPRODUCED, CONTRADICTED, UNDECIDED, NOT_TESTED = "reproduced", "contradicted", "undecided", "not tested"
 LEGEND = """\

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from expound.reports.figures.figure import escape_mathtext, make_panels
+from expound.reports.figures.curves import escape_mathtext, make_panels
 from expound.reports.highlighted.colors import LIGHT
 from expound.reports.tables.leaderboard import Floats
 

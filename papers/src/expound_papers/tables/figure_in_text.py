@@ -10,8 +10,8 @@ import numpy as np
 
 from expound.errors import check_choice, unknown
 from expound.reports.tables.board_table import choose_decimals
-from expound.reports.tables.effect import Effect, measure_effect
 from expound.reports.tables.leaderboard import Floats
+from expound.reports.tables.significance import Effect, measure_effect
 from expound_papers.paper_table import PaperTable, format_cells
 from expound_papers.tables.claims import Condition
 from expound_papers.tables.comparable import find_differences, list_unnamed

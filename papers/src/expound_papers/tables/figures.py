@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from expound.errors import ExpoundError, check_choice
-from expound.reports.figures.curves import Curve
-from expound.reports.figures.figure import plot_curves
+from expound.reports.figures.curves import Curve, plot_curves
 from expound.reports.tables.leaderboard import Floats
 from expound_papers.runs.run_files import CURVES, LAYERS
 from expound_papers.similarity import get_measure

@@ -26,7 +26,7 @@ import yaml
 
 from expound.errors import ExpoundError, check_choice, unknown
 from expound.reports.table import Table
-from expound.reports.tables.effect import Effect
+from expound.reports.tables.significance import Effect
 from expound_papers.paper_table import render_markdown
 from expound_papers.study.display import FigurePart
 from expound_papers.study.loading import SCALES

@@ -30,8 +30,7 @@ def say(text: str) -> None:
 
 def show_leaderboard(board: Leaderboard, folder: Path) -> None:
     """Print a comparison's table, then its verdict, disagreements between metrics, and the path of the report."""
-    from expound.reports.tables.board_table import make_board_table
-    from expound.reports.tables.verdict import format_disagreements, format_verdict
+    from expound.reports.tables.board_table import format_disagreements, format_verdict, make_board_table
     from expound.reports.text import replace_control_characters
 
     console().print(make_board_table(board))

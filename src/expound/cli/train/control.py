@@ -76,8 +76,7 @@ def print_over_seeds(
     """
     import numpy as np
 
-    from expound.reports.tables.effect import measure_effect
-    from expound.reports.tables.significance import metric_summands
+    from expound.reports.tables.significance import measure_effect, metric_summands
 
     console().print(f"over {len(results)} seeds, mean ± standard deviation:", markup=False, highlight=False)
     for name in results[0].metrics:

@@ -33,7 +33,7 @@ from expound.models.loading.checkpoint import digest_weights
 from expound.models.loading.load import ModelSource, load
 from expound.models.windowed import WindowedModel
 from expound.reports.explanations import Explanations
-from expound.reports.progress import progress_bar
+from expound.reports.text import progress_bar
 
 if TYPE_CHECKING:
     from datasets import Dataset

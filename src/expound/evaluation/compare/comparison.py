@@ -29,12 +29,12 @@ from expound.metrics import cards as metric_cards
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models.generation.prompt import name_sources
 from expound.reports.explanations import Explanation, Explanations
-from expound.reports.figures.curves import Curve
-from expound.reports.figures.figure import plot_curves
+from expound.reports.figures.curves import Curve, plot_curves
 from expound.reports.highlighted.pieces import Spans
 from expound.reports.highlighted.regions import encode_data_url
 from expound.reports.pages.html import ExampleView, render_leaderboard_html, render_report
 from expound.reports.tables.board_table import (
+    format_verdict,
     make_board_table,
     render_board_csv,
     render_board_latex,
@@ -50,7 +50,6 @@ from expound.reports.tables.leaderboard import (
     make_leaderboard,
 )
 from expound.reports.tables.significance import adjust_p_values, metric_summands, paired_test
-from expound.reports.tables.verdict import format_verdict
 from expound.reports.text import replace_control_characters
 
 SHOWN = 20

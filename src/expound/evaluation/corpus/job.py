@@ -24,7 +24,7 @@ from expound.explainers.registry import add_seed
 from expound.models import ExplainedModel, load
 from expound.models.encoding.labels import make_renumbering
 from expound.models.loading.checkpoint import digest_weights
-from expound.reports.progress import is_interactive
+from expound.reports.text import is_interactive
 
 ROWS_PER_PART = 1000
 

@@ -21,7 +21,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file, logging
 
 from expound.data.provenance import digest as digest_of
 from expound.errors import ExpoundError, shorten
-from expound.reports.progress import is_interactive
+from expound.reports.text import is_interactive
 
 COUNTS = (
     "vocab_size",

@@ -20,9 +20,14 @@ from expound.reports.highlighted.colors import LIGHT
 from expound.reports.highlighted.highlight import format_number, template_environment
 from expound.reports.highlighted.pieces import Spans
 from expound.reports.table import Table
-from expound.reports.tables.board_table import make_board_table, make_difference_table, summarize_difference
+from expound.reports.tables.board_table import (
+    find_leaders,
+    format_verdict,
+    make_board_table,
+    make_difference_table,
+    summarize_difference,
+)
 from expound.reports.tables.leaderboard import CONTROL, Leaderboard
-from expound.reports.tables.verdict import find_leaders, format_verdict
 
 if TYPE_CHECKING:
     import pandas as pd
