@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from expound.reports import progress as module
+from expound.reports import text as module
 from expound.reports.text import progress_bar
 
 

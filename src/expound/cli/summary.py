@@ -55,7 +55,7 @@ def summary(
 
 def _list_tables(corpus: CorpusSummary, top: int) -> Iterator[tuple[str, Table | None]]:
     """Yield tables with their titles, and sentences without a table."""
-    from expound.evaluation.corpus import tables
+    from expound.evaluation.corpus import summary as tables
 
     signed = "" if corpus.signed else "; unsigned: important words, not words that support the class"
     for label, table in tables.make_word_tables(corpus, top).items():
