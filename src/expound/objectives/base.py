@@ -16,7 +16,7 @@ from expound.errors import ExpoundError
 from expound.explainers import Explainer, SinglePass
 from expound.explainers.base import describe_explainer
 from expound.models import Batch, Capture, ExplainedModel, Outputs
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 
 
 @dataclass(frozen=True, slots=True)

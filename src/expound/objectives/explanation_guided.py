@@ -11,12 +11,13 @@ from torch import Tensor
 from expound.errors import ExpoundError, check_choice
 from expound.explainers import Explainer
 from expound.explainers.attention.weights import select_readout_row
-from expound.explainers.base import DimensionwiseExplainer, describe_explainer
+from expound.explainers.base import describe_explainer
 from expound.explainers.gradients.deep_lift import DeepLift
 from expound.explainers.gradients.input_x_gradient import InputXGradient
 from expound.explainers.gradients.integrated_gradients import IntegratedGradients
+from expound.explainers.gradients.paths import DimensionwiseExplainer
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.outputs import to_float32
+from expound.models.batch import to_float32
 from expound.objectives.base import LabeledObjective, TrainingStep
 from expound.objectives.teacher_memory import TeacherMemory
 

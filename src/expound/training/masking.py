@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments, set_seed
 
 from expound.data.provenance import summarize_data, to_json_value
-from expound.data.selection import TEXTS, exclude_examples
+from expound.data.readers.exchanges import TEXTS, exclude_examples
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.attributive_masking import AttributiveMasking, losses
 from expound.explainers.attributive_masking.losses import Inverse, MaskWeights, Sparsity
 from expound.explainers.learned.base import WEIGHTS
 from expound.metrics import Metric, metric
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.loading.digest import digest_processor, digest_weights
-from expound.models.outputs import require_finite_logits
+from expound.models.batch import require_finite_logits
+from expound.models.loading.checkpoint import digest_processor, digest_weights
 from expound.models.passes.hooks import skip_unread_positions
 from expound.models.state import freeze_weights, keep_modes, preserve_random_state
 from expound.objectives import StepContext

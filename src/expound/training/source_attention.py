@@ -21,11 +21,11 @@ from expound.explainers.learned.base import FittedExplainer
 from expound.explainers.perturbation.context_cite import ContextCite, default_unit
 from expound.explainers.units import number_units
 from expound.models import Batch, ExplainedModel
+from expound.models.batch import to_float32
 from expound.models.encoding.encode import make_batches
-from expound.models.loading.digest import digest_processor, digest_weights
-from expound.models.outputs import to_float32
+from expound.models.loading.checkpoint import digest_processor, digest_weights
 from expound.models.rank_correlation import compute_pearson
-from expound.reports.progress import is_interactive
+from expound.reports.text import is_interactive
 from expound.training.loop.callbacks import StopAfterStep
 from expound.training.loop.options import RunOptions
 from expound.training.loop.run import HISTORY, TrainingRun

@@ -23,9 +23,9 @@ from expound.explainers.learned.learned_attention import LearnedAttention, softm
 from expound.explainers.learned.parameterized_attention import Layers, Normalizer, ParameterizedAttention
 from expound.metrics.simulatability import simulatability
 from expound.models import Batch, Capture, ExplainedModel
+from expound.models.batch import to_float32
 from expound.models.encoding.encode import make_batches
 from expound.models.encoding.labels import renumber_labels
-from expound.models.outputs import to_float32
 from expound.models.passes.hooks import skip_unread_positions
 from expound.models.tasks import Task
 from expound.objectives import Objective, StepContext, TrainingStep

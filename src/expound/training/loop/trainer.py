@@ -38,7 +38,7 @@ from expound.models.encoding import encode as encoding
 from expound.models.layers.architecture import unwrap_adapter
 from expound.objectives import Constraint
 from expound.reports.hub_card import format_hub_card
-from expound.reports.progress import is_interactive
+from expound.reports.text import is_interactive
 from expound.training.loop.callbacks import (
     EvaluationLog,
     FeasibleStopping,
