@@ -16,6 +16,7 @@ from expound.explainers.base import select_target
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.batch import to_float32
 from expound.models.checks import CHECKS
+from expound.models.hugging_face import Probe, find_failure, get_tolerance, remember, take_example
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_base_model, get_layers, get_module
 from expound.models.layers.backward_rules import apply_backward_rules
@@ -26,7 +27,6 @@ from expound.models.layers.record import Layer, Record
 from expound.models.passes.capture import intercept_inputs, record_attention
 from expound.models.passes.find_record import find_record
 from expound.models.passes.layer_calls import LayerCall, record_layer_calls
-from expound.models.probe import Probe, find_failure, get_tolerance, remember, take_example
 from expound.models.state import freeze_weights
 
 CAPTURE = Capture(attentions=True, heads=True)

@@ -23,8 +23,8 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from expound.errors import ExpoundError
+from expound.models.batch import Capture
 from expound.models.layers.architecture import get_part_config
-from expound.models.outputs import Capture
 from expound.models.state import PROCESS_LOCK, avoid_cudnn_attention, is_checkpointed
 
 ATTENTION_IMPLEMENTATION = "expound"

@@ -18,7 +18,7 @@ from expound.explainers.learned.interpretable_attention import InterpretableAtte
 from expound.metrics import Metric, metric
 from expound.metrics.simulatability import simulatability
 from expound.models import Batch, ExplainedModel
-from expound.models.loading.digest import digest_weights
+from expound.models.loading.checkpoint import digest_weights
 from expound.models.state import is_checkpointed
 from expound.objectives import ComprehensivenessLoss, Criterion, Objective, TrainingStep
 from expound.training.bilevel.lookahead import (
