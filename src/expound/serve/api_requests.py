@@ -259,5 +259,5 @@ def _check_citing(asked: CitingRequest, explorer: Explorer, text_length: int, an
         texts += [document.name, document.text, document.url]
     size = sum(map(len, texts))
     if size > text_length:
-        message = f"all texts together may have {text_length:,} characters, these have {size:,}"
-        raise RequestError(message, "messages", "string_above_max_length")
+        problem = f"all texts together may have {text_length:,} characters, these have {size:,}"
+        raise RequestError(problem, "messages", "string_above_max_length")
