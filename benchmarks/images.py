@@ -45,9 +45,9 @@ TEMPLATE = (
 )
 METHODS = (
     "occlusion", "lime?n_samples=64", "kernel_shap?n_samples=64", "context_cite?n_samples=64", "input_x_gradient",
-    "integrated_gradients?n_steps=20", "saliency", "smooth_grad?n_samples=10", "gradient_shap", "deep_lift",
-    "sequential_integrated_gradients", "attention_last", "attention_all", "attention_rollout", "scaled_attention",
-    "generic_attention", "value_zeroing",
+    "input_x_gradient?aggregate=l2", "integrated_gradients?n_steps=20", "saliency", "smooth_grad?n_samples=10",
+    "gradient_shap", "gradient_shap?n_samples=25", "deep_lift", "sequential_integrated_gradients", "attention_last",
+    "attention_all", "attention_rollout", "scaled_attention", "generic_attention", "value_zeroing",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from importlib.util import find_spec
 
 import numpy as np
@@ -188,6 +189,17 @@ def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_pa
         expound.attribute(llava, [chat(image, image_regions="whole")], "occlusion", unit="token")
     with pytest.raises(ExpoundError, match="perturbation='remove'"):
         expound.attribute(llava, [chat(image)], "occlusion?perturbation=mask", unit="word")
+    turns = [{"role": "user", "content": "what ?"}, {"role": "assistant", "content": "a"}, *chat(image)["messages"]]
+    for template, messages in {"{{ messages[0].content[1].text }}": chat(image)["messages"], "a": turns}.items():
+        processor = copy(llava.processor)
+        processor.chat_template = template
+        model = expound.load((llava.model, processor), task="generation")
+        with pytest.raises(ExpoundError, match="leaves out an image"):
+            expound.attribute(model, [{**chat(image), "messages": messages}], unit="word")
+    empty = {"type": "text", "text": ""}
+    turns[2]["content"].append(empty)
+    found = expound.attribute(llava, [{**chat(image), "messages": turns}], "random", "response", unit="source")[0]
+    assert tuple(found.unit_texts) == ("image", "user")
     paligemma = expound.load(pictures.make_model("paligemma"), task="generation")
     with pytest.raises(ExpoundError, match="no chat template"):
         expound.attribute(paligemma, [{**chat(image), "messages": chat(image)["messages"] * 2}], unit="word")

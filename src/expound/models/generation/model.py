@@ -105,10 +105,6 @@ class GeneratingModel(ExplainedModel):
         """Return an object that generates a response to the row's prompt."""
         return self.generator
 
-    def process_images(self, ids: Tensor, images: Any, response: int = 0) -> dict[str, Any]:
-        """Return the inputs of the model's forward for images in token ids [1, L]; a language model reads none."""
-        return {}
-
     def respond(
         self,
         examples: Sequence[Any],

@@ -38,6 +38,7 @@ from expound.reports.records import Exchange
 
 GRID = (3, 3)
 """Rows and columns of the regions of an image by default."""
+CHANGED = "the chat template changes the messages, or leaves out an image: it is not explained"
 TYPE_IDS = ("mm_token_type_ids", "token_type_ids")
 """Names of inputs that tell image tokens from text."""
 
@@ -320,6 +321,8 @@ def parse_image_prompt(row: Mapping[str, Any], processor: Any) -> Prompt:
     if is_raw:
         render = partial(_join_parts, image_token=processor.image_token)
     mold = processor.prepare_inputs_layout(images=[images], text=[render(marked)])[1][0]
+    if mold.count(processor.image_token) != len(images):
+        raise ExpoundError(CHANGED)
     made = processor(
         images=[images], text=[render(plain)], return_text_replacement_offsets=True, add_special_tokens=is_raw
     )
@@ -334,8 +337,8 @@ def parse_image_prompt(row: Mapping[str, Any], processor: Any) -> Prompt:
     template = Template((*pieces, mold[end:]), tuple(range(len(visible))))
     expanded = template.fill(tuple(visible))[0]
     is_same = list(processor.tokenizer(expanded, add_special_tokens=is_raw)["input_ids"]) == list(made["input_ids"][0])
-    if not is_same or kinds.count("image") != len(images) or kinds.count("user") != len(texts):
-        raise ExpoundError("the chat template changes the messages, or leaves out an image: it is not explained")
+    if not is_same or kinds.count("user") != len(texts):
+        raise ExpoundError(CHANGED)
     names = number_duplicates(["image" if kind == "image" else "user" for kind in kinds])
     return Prompt(template, tuple(visible), names, tuple(kinds), special=is_raw)
 
@@ -346,15 +349,16 @@ def _mark_texts(messages: Sequence[Any], image_token: str) -> tuple[list[str], l
     last = max((number for number, message in enumerate(messages) if message["role"] == "user"), default=0)
     for number, message in enumerate(messages):
         content, parts, originals = message["content"], list[Any](), list[Any]()
-        for part in content if isinstance(content, list) else [{"type": "text", "text": content}]:
-            text = part.get("text", "") if part["type"] == "text" else ""
+        for given in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+            part = {"type": "image"} if given["type"] == "image" else given
+            text = part.get("text") or ""
             if image_token in text or PLACEHOLDER.search(text):
                 raise ExpoundError(f"a text contains {image_token}, which stands for an image: leave it out")
-            originals.append(part if text else {"type": "image"})
+            originals.append(part)
             if number == last and text.strip():
                 texts.append(text.strip())
-                text = text.replace(texts[-1], f"\ue000{len(texts) - 1}\ue001")
-            parts.append({"type": "text", "text": text} if text else {"type": "image"})
+                part = part | {"text": text.replace(texts[-1], f"\ue000{len(texts) - 1}\ue001")}
+            parts.append(part)
         for rendered, own in ((marked, parts), (plain, originals)):
             rendered.append({"role": message["role"], "content": own if isinstance(content, list) else own[0]["text"]})
     return texts, marked, plain
