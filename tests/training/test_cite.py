@@ -76,6 +76,19 @@ def test_stopped_and_resumed_is_unbroken_with_adapters_coefficients_and_kept_ans
     assert_coefficients_are_trained(tmp_path / "whole")
 
 
+def test_the_attention_of_a_language_model_is_trained_on_what_its_answers_need(start, tmp_path):
+    """With adapters, whole sources are taken away, and the coefficients are saved beside the adapter."""
+    folder = str(tmp_path / "run")
+    training = ["--model", str(start), "--data", "generated?task=retrieval&size=8", "--device", "cpu", "--quiet"]
+    training += ["--criteria", "comprehensiveness,consistency", "--unit", "source", "--epochs", "1", "--lora-rank", "2"]
+    assert main(["train", "ivra", *training, "--batch-size", "4", "--output-dir", folder]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics.keys() >= {"log_prob", "criterion_comprehensiveness", "criterion_consistency", "criterion"}
+    assert metrics["coefficient_change"] > 1e-4
+    model, method = expound.load(folder, task="generation"), explainer(f"interpretable_attention:{folder}")
+    assert method.attribute(model, model.encode(list(rows("dev", 1)))).any()
+
+
 def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, capsys, monkeypatch):
     folder = str(tmp_path / "cite")
     data = ["--data", "generated?task=retrieval&size=12", "--device", "cpu", "--quiet"]

@@ -6,14 +6,16 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
-from expound.errors import ExpoundError
+from expound.data.unit_names import UnitName
+from expound.errors import ExpoundError, check_choice
 from expound.explainers import Explainer, SinglePass
 from expound.explainers.attention.weights import AttentionAll
+from expound.explainers.units import number_units, sum_by_unit
 from expound.models import ExplainedModel
 from expound.models.hugging_face import Reference
 from expound.objectives.base import AttributionObjective, TrainingStep
@@ -52,7 +54,7 @@ class Criterion(AttributionObjective):
             )
 
     def predicted_target(self, step: TrainingStep) -> Tensor:
-        """Return the target that is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""
+        """Return the target [B] or [B, 2] that is explained: the prediction of the step's pass, or the response."""
         return step.model.resolve_target(step.batch, "predicted", step.outputs.logits)
 
     def explain_prediction(self, step: TrainingStep) -> Tensor:
@@ -80,6 +82,7 @@ class ErasureCriterion(Criterion):
         detach_clean: whether the prediction on the whole input is a constant, so that a criterion cannot be met by
             making it worse.
         temperature: how far from the border between top and rest scores have a gradient, see `select_top`.
+        unit: what is erased as a whole, by the sum of its scores: `token`, `word`, `source`, …
     """
 
     fractions: tuple[float, ...] = FRACTIONS
@@ -87,6 +90,7 @@ class ErasureCriterion(Criterion):
     perturbation: Replacement = "mask"
     detach_clean: bool = True
     temperature: float = TEMPERATURE
+    unit: UnitName = "token"
     exact_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -95,6 +99,7 @@ class ErasureCriterion(Criterion):
             raise ExpoundError(f"the temperature of a soft choice is above 0, got {self.temperature}")
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise ExpoundError(f"expected fractions above 0 and up to 1, as 0.2 for 20 %, got {self.fractions}")
+        check_choice("unit", self.unit, get_args(UnitName))
 
     def prepare(self, model: ExplainedModel) -> Self:
         """Return the criterion, and say which token replaces words if the tokenizer has no mask token."""
@@ -118,15 +123,24 @@ class ErasureCriterion(Criterion):
         scores, clean_logits = self.explain_prediction(step), step.outputs.logits
         if self.detach_clean:
             clean_logits = clean_logits.detach()
-        erasable = step.batch.erasable
-        losses = []
+        number = number_units(replace(step.batch, content=step.batch.erasable), self.unit)
+        erasable, losses = number >= 0, []
         for fractions in self._iterate_fractions(step):
-            top = select_top(scores, erasable, fractions, self.temperature)
+            top = self._select_units(scores, number, fractions)
             keep = torch.where(erasable, self.keep_positions(top), 1.0)
             # eq. 8 and 9, on word embeddings: the attention mask and the positions stay those of the whole input
             embeddings = self._blend(step, keep)
             losses.append(self.compute_losses(step, step.model(step.batch, embeddings).logits, clean_logits))
         return (torch.stack(losses).mean(0) * erasable.any(1)).mean()
+
+    def _select_units(self, scores: Tensor, number: Tensor, fractions: Tensor) -> Tensor:
+        """Return the positions [B, L] of the top units, as 0 or 1 with a gradient, see `select_top`."""
+        if self.unit == "token" or not (number >= 0).any():
+            return select_top(scores, number >= 0, fractions, self.temperature)
+        of_units = sum_by_unit(scores, number)
+        exists = torch.arange(of_units.shape[1], device=number.device) <= number.amax(1, keepdim=True)
+        top = select_top(of_units, exists, fractions, self.temperature)
+        return top.gather(1, number.clamp(min=0))
 
     def _blend(self, step: TrainingStep, keep: Tensor) -> Tensor:
         """Return the embeddings [B, L, d] with those of erased positions replaced, for keep [B, L] from 0 to 1."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from datasets import Dataset
 
 from expound.data.registry import parse_params, parse_spec, split_ids
+from expound.data.unit_names import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.learned.interpretable_attention import InterpretableAttention, Mix
 from expound.explainers.learned.learned_attention import Norm
@@ -178,6 +179,9 @@ def ivra(
         "What replaces the words that a criterion takes away in training. Models learn to react to [MASK] itself, half"
         " as strongly with a mixture, which also gains less.",
     ] = "mask",
+    unit: Annotated[
+        UnitName, "Unit that is taken away as a whole in training: token, word, source (of a prompt), …"
+    ] = "token",
     student: Annotated[
         str | None,
         "Model that simulatability's student starts from: pretrained, not fine-tuned, with the same tokenizer.",
@@ -209,15 +213,17 @@ def ivra(
 
     Any criteria are added to the cross-entropy: comprehensiveness and sufficiency mask the top of the explanation,
     consistency compares the explanations of a batch, simulatability teaches a student. They keep a model that is not
-    fine-tuned from learning the task. Mostly the model improves: trained for comprehensiveness with the defaults,
-    equal coefficients explain it almost as well. The epoch that is best on dev by the criteria's metrics is kept. The
-    coefficients are saved in the folder of the model: --methods interpretable_attention:runs/ivra. Decoders of billions
-    of weights need --lora-rank; the student of simulatability then has adapters, too.
+    fine-tuned from learning the task. For data with prompts and responses the log-probability of the response is what
+    explanations are judged by; --unit source or word takes away whole ones. Mostly the model improves: trained for
+    comprehensiveness with the defaults, equal coefficients explain it almost as well. The epoch that is best on dev by
+    the criteria's metrics is kept. The coefficients are saved in the folder of the model: --methods
+    interpretable_attention:runs/ivra. Decoders of billions of weights need --lora-rank; the student of simulatability
+    then has adapters, too.
 
     Example: expound train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
     """
-    removal = {"temperature": temperature, "perturbation": perturbation}
+    removal = {"temperature": temperature, "perturbation": perturbation, "unit": unit}
     simulation = {"rate": student_learning_rate, "outer_divergence": outer_divergence}
     terms = [replace(each, lr_multiplier=lr_multiplier) for each in parse_criteria(criteria, removal, simulation)]
     names = [each.name for each in terms]
@@ -244,6 +250,7 @@ def ivra(
         paper="Xie et al. 2024",
         objectives=(CrossEntropy(),),
         module=CriterionModule,
+        trains_language_models=True,
         criteria=terms,
         attention={
             "normalizer": normalizer,
