@@ -82,12 +82,12 @@ class Results:
     def _read_examples(self, run: StudyRun) -> pd.DataFrame:
         frame = self.name_explainers(run, self.store.read_frame(run.cell.key, RESULTS))
         protocol = chain.from_iterable(each.figures for each in PROTOCOLS.values())
-        usual = ["example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol]
-        kept = frame[frame.columns[frame.columns.isin(usual)]].copy()
-        for name, spec in self.study.metrics.items():
-            if spec in frame.columns:
-                kept[name] = frame[spec]
-        return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
+        usual = {SECONDS.name, PEAK_MEMORY.name, *protocol}
+        columns = {name: name for name in frame.columns if name in usual}
+        columns |= {name: spec for name, spec in self.study.metrics.items() if spec in frame.columns}
+        # All columns at once: a page reads hundreds of runs, and pandas is slow to add or convert a single column.
+        numbers = {name: frame[column].to_numpy(np.float64) for name, column in columns.items()}
+        return pd.DataFrame({"example": frame["example"], "explainer": frame["explainer"], **numbers})
 
     def name_explainers(self, run: StudyRun, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the stored rows of a judgement with this study's names as `explainer`."""
@@ -141,7 +141,8 @@ def _figure_rows(results: Results, run: StudyRun) -> Iterator[tuple[Any, ...]]:
         for name, value in store.read_numbers(key, FIGURES).items():
             yield (*place, run.dataset, run.judgement, "", name, value)
     if store.has_file(key, RESULTS):
-        means = results.read_examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
-        for explainer, row in means.iterrows():
-            for figure, mean in row.items():
-                yield (*place, run.dataset, run.judgement, explainer, figure, mean)
+        means = results.read_examples(run).groupby("explainer", sort=False).mean()
+        for explainer, values in zip(means.index, means.to_numpy(), strict=True):
+            for figure, mean in zip(means.columns, values, strict=True):
+                if figure != "example":
+                    yield (*place, run.dataset, run.judgement, explainer, figure, mean)
