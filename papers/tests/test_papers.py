@@ -113,3 +113,19 @@ def test_the_figure_is_the_papers():
 
 def test_every_table_and_figure_of_a_paper_has_a_study_and_every_study_its_place_in_a_paper():
     assert set(PAPERS) == set(list_studies()) - OURS
+
+
+def test_every_study_is_valid_and_asks_for_what_it_shows(monkeypatch, tmp_path):
+    papers = [build_paper_study(name) for name in list_studies()]
+    monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
+    for study in [*papers, *(load_study(name, "small") for name in list_studies())]:
+        assert study.runs, study.name
+        assert study.title, study.name
+        assert study.tables or study.figures, study.name
+        judged = {run.dataset for run in study.runs if run.dataset}
+        trained = {run.recipe for run in study.runs}
+        for part in [*study.tables.values(), *study.figures.values()]:
+            assert set(part.where.get("dataset", ())) <= judged | {"SST Dev"}, study.name
+            assert set(part.where.get("recipe", ())) <= trained, study.name
+            for axis in [*getattr(part, "x", ()), *getattr(part, "y", ())]:
+                assert axis.dataset is None or axis.dataset in judged, study.name
