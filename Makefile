@@ -34,7 +34,7 @@ real: $(READY) # the tests that need real corpora, models or golden numbers
 quick: $(READY) # the fast tests of the packages that changed
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tests/quick.py
 
-attack: $(READY) # the whole attack suite, of which make test does a twentieth; writes the table of docs/reliability.md
+attack: $(READY) # the whole attack suite, of which make test does a twentieth or a fortieth; writes the table of docs/reliability.md
 	rm -f attacked.jsonl
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXPOUND_ATTACK=long EXPOUND_ATTACK_FIGURES=$(CURDIR)/attacked.jsonl \
 		$(BIN)/pytest -n 3 --dist worksteal -m attack

@@ -1,4 +1,4 @@
-"""Fifty people at once (twelve in `make test`), and a server that is killed: no answer is lost or stored twice."""
+"""Fifty people at once (eight in `make test`), and a server that is killed: no answer is lost or stored twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from expound_people.storage import Storage
 from forks import find_free_port
 from sites import METHODS, TEXTS, csrf, model
 
-PEOPLE = [f"person {number}" for number in range(50 if LONG else 12)]
+PEOPLE = [f"person {number}" for number in range(50 if LONG else 8)]
 TWICE = 2
 ATTEMPTS = 5000
 
@@ -98,7 +98,7 @@ def test_many_people_at_once_lose_nothing_and_double_nothing(study, server):
 
 def test_a_server_that_is_killed_again_and_again_loses_no_answer_it_acknowledged(study, server):
     storage, tokens = study
-    clients, finished = [join_study(server, tokens[name]) for name in PEOPLE[: 16 if LONG else 6]], Event()
+    clients, finished = [join_study(server, tokens[name]) for name in PEOPLE[: 16 if LONG else 4]], Event()
     acknowledged = []
 
     def annotate(person):

@@ -23,7 +23,7 @@ from attacked import LONG, record_outcomes
 from chats import chatting
 
 CLIENTS = 50 if LONG else 10
-SECONDS = 40 if LONG else 3
+SECONDS = 40 if LONG else 2
 
 REQUESTS = 20_000
 API_TOKEN = "the-api-token-of-the-attack-0123456789"
