@@ -9,14 +9,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
 
 import expound
 from ray_cluster import cluster, ray_nodes
 
 __all__ = ["cluster", "ray_nodes"]
 
-torch.set_num_threads(1)
 # A third of the time of imports and collection is garbage collection, which finds nothing there.
 gc.disable()
 CACHE = tempfile.TemporaryDirectory(prefix="expound-tests-")
@@ -73,6 +71,10 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     """Keep what the imports made out of later garbage collections: every training run ends with a full one."""
+    # Here, since the process that starts the workers needs no torch and imports it for seconds.
+    import torch
+
+    torch.set_num_threads(1)
     freeze_objects()
     gc.enable()
 
