@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers import Explainer, SinglePass
 from expound.explainers.attention.weights import AttentionAll

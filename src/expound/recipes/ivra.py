@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from datasets import Dataset
 
 from expound.data.registry import parse_params, parse_spec, split_ids
-from expound.data.unit_names import UnitName
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.learned.interpretable_attention import InterpretableAttention, Mix
 from expound.explainers.learned.learned_attention import Norm
