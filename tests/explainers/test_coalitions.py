@@ -90,6 +90,32 @@ def test_lime_is_the_ridge_regression_of_scikit_learn(model):
     np.testing.assert_allclose(word_scores(model, method, text, 2, "word"), ridge.coef_, atol=1e-6)
 
 
+def test_lime_selects_its_features_as_the_lime_package():
+    """Compare with `lime_base.py`: up to 6 features by the rise of R², more by the coefficients with alpha .01."""
+    random = np.random.default_rng(0)
+    present, answers = random.random((3, 40, 9)) < 0.5, random.random((3, 40))
+    # The last example has fewer units than are selected.
+    present[2, :, 3:] = False
+    weights = np.exp(-((1 - np.sqrt(present.sum(2) / np.array([[9], [9], [3]]))) ** 2) / (2 * 0.25**2))
+    for count in (1, 4, 7, 8, 20):
+        ones = torch.ones(3, 40, dtype=torch.float64)
+        solved = Lime(num_features=count).solve(torch.tensor(present).double(), ones, torch.tensor(answers))
+        for sets, values, own, found in zip(present, answers, weights, solved.numpy(), strict=True):
+            units, used = np.flatnonzero(sets.any(0)).tolist(), list[int]()
+            if count > 6:
+                strengths = np.abs(Ridge(alpha=0.01).fit(sets[:, units], values, sample_weight=own).coef_)
+                used = np.array(units)[np.argsort(-strengths)[:count]].tolist()
+            while len(used) < min(count, len(units)):
+                fits = []
+                for unit in set(units) - set(used):
+                    some = sets[:, [*used, unit]]
+                    fits.append((Ridge(alpha=0).fit(some, values, own).score(some, values, own), unit))
+                used.append(max(fits)[1])
+            expected = np.zeros(9)
+            expected[used] = Ridge(alpha=1).fit(sets[:, used], values, sample_weight=own).coef_
+            np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
 def test_lime_without_a_penalty_is_the_same_in_a_batch_and_alone(model):
     method, batch = Lime(n_samples=256, alpha=0.0), model.encode(TEXTS)
     together = method.attribute(model, batch, torch.tensor([0, 0, 0]))

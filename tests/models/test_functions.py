@@ -124,10 +124,12 @@ def test_explanations_are_those_of_lime_and_shap():
     texts = [indexed.inverse_removing(np.flatnonzero(kept == 0)) for kept in sets]
     distances = 100 * (1 - np.sqrt(sets.mean(1)))
     answers = pipeline().predict_proba(texts)
-    base = lime_text.LimeTextExplainer(feature_selection="none").base
-    _, found, *_ = base.explain_instance_with_data(sets, answers, distances, 0, len(words))
-    expected = [weight for _, weight in sorted(found)]
-    np.testing.assert_allclose(word_scores(model, MIXED, f"lime?n_samples={len(sets)}"), expected, atol=1e-6)
+    base = lime_text.LimeTextExplainer().base
+    for count in range(1, len(words) + 1):
+        _, found, *_ = base.explain_instance_with_data(sets, answers, distances, 0, count, feature_selection="auto")
+        expected = [dict(found).get(word, 0) for word in range(len(words))]
+        scores = word_scores(model, MIXED, f"lime?n_samples={len(sets)}&num_features={count}")
+        np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
 def test_a_text_is_asked_once_and_after_an_error_only_what_is_missing(monkeypatch):

@@ -152,7 +152,7 @@ def test_methods_no_better_than_random_are_known():
     noise = np.random.default_rng(0).normal(size=80)
     values = {"random": noise, "worse": noise + 1, "same": noise[::-1], "good": noise - 1}
     board = make_leaderboard(_frame(values), [CARDS[1]])
-    assert dict(zip(board.rows, board.chance, strict=True)) == {
+    assert dict(zip(board.rows, board.is_at_chance, strict=True)) == {
         "good": False,
         "random": False,
         "same": True,

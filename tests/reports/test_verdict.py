@@ -1,11 +1,14 @@
 """The sentence over a table, against tables whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
 from expound.reports.tables.board_table import format_disagreements, format_verdict
-from expound.reports.tables.leaderboard import count_separating_examples, make_leaderboard
+from expound.reports.tables.leaderboard import compute_win_rates, count_separating_examples, make_leaderboard
 from reports.boards import CARDS, results
 
 NOISE = np.random.default_rng(0).normal(size=50)
@@ -50,6 +53,42 @@ def test_the_examples_that_would_separate_the_first_two_are_those_of_a_paired_te
     assert "separate" not in format_verdict(sure)
     same = _board(_others(fast=NOISE, slow=NOISE), COSTS)
     assert same.separating == np.inf
+
+
+def test_the_verdict_says_what_another_way_of_removal_changes():
+    others = {"random": NOISE - 5, "saliency": NOISE[::-1] - 5, "fast": NOISE, "slow": NOISE - 9}
+    mask = replace(CARDS[0], name="comprehensiveness?perturbation=mask")
+
+    def make_verdict(**changed):
+        rows = []
+        for name, value in others.items():
+            replaced = changed.get(name, value)
+            row = {"method": name, "example": range(50), "comprehensiveness": value, mask.name: replaced}
+            rows.append(pd.DataFrame(row))
+        board = make_leaderboard(pd.concat(rows), [CARDS[0], mask])
+        assert not format_disagreements(board)
+        return format_verdict(board)
+
+    assert make_verdict().endswith("slow are no better than random. The same holds with perturbation=mask.")
+    changed = make_verdict(fast=NOISE - 5, slow=NOISE + 1)
+    assert changed.endswith(
+        "With perturbation=mask: slow is best; fast is no better than random; slow is better than random."
+    )
+    tied = make_verdict(slow=NOISE[::-1] - NOISE.mean() + 0.1)
+    assert tied.endswith("With perturbation=mask: slow is also among the best; slow is better than random.")
+
+
+def test_wins_over_random_are_counted_by_example():
+    values = {"random": [1.0, 1, 1, 1], "a": [2, 2, 1, 0]}
+    parts = [
+        pd.DataFrame({"method": name, "example": range(4), "comprehensiveness": of}) for name, of in values.items()
+    ]
+    ((method, metric, *found),) = compute_win_rates(pd.concat(parts), CARDS[:1]).to_numpy().tolist()
+    assert (method, metric, found[0]) == ("a", "comprehensiveness", 0.625)
+    # A whole number of wins has scipy's interval.
+    whole = pd.concat([parts[0].assign(comprehensiveness=1.0), parts[1].assign(comprehensiveness=[2, 2, 2, 0])])
+    low, high = binomtest(3, 4).proportion_ci(method="wilson")
+    assert compute_win_rates(whole, CARDS[:1]).iloc[0, 2:].tolist() == pytest.approx([0.75, low, high])
 
 
 def test_one_is_best():

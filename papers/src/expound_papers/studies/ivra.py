@@ -22,8 +22,9 @@ METRICS = {
     "AUC": "rationale_auc",
 }
 POST_HOC = ["Attention (all layers)", "Attention (last layer)", "Input × Gradient", "Integrated Gradients", "LIME"]
+TEN = "LIME, 10 words"
 UNTRAINED, SPARSE = "IvRA, untrained", "IvRA, untrained sparsemax"
-ORDER = [*POST_HOC, "SMaT", "IvRA", UNTRAINED, SPARSE, "Random"]
+ORDER = [*POST_HOC, TEN, "SMaT", "IvRA", UNTRAINED, SPARSE, "Random"]
 COEFS: dict[str, Any] = {"mix": "coefs", "special_tokens": False}
 STUDENT: dict[str, Any] = {"student_optimizer": "adamw", "student_learning_rate": 1e-4, "student_weight": 10.0}
 LAST: dict[str, Any] = {

@@ -7,7 +7,19 @@ from itertools import combinations
 from typing import Any
 
 from expound_papers.studies.corpora import MOVIES
-from expound_papers.studies.ivra import COEFS, IDS, METRICS, POST_HOC, SPARSE, STUDENT, TASKS, UNTRAINED, WARM, Setup
+from expound_papers.studies.ivra import (
+    COEFS,
+    IDS,
+    METRICS,
+    POST_HOC,
+    SPARSE,
+    STUDENT,
+    TASKS,
+    TEN,
+    UNTRAINED,
+    WARM,
+    Setup,
+)
 from expound_papers.study import Data, Runs, Study, Training, choose, register
 
 
@@ -82,6 +94,13 @@ def compare_criterion(
         setup.judge("{}, SMaT", smat, ["SMaT"], all_metrics, model=setup.fine)
     setup.judge("{}, softmax", soft, ["IvRA", UNTRAINED], [criterion])
     setup.judge("{}, sparsemax", sparse, ["IvRA", SPARSE], [criterion])
+    if criterion != "CONS":
+        # What is due to the model alone: random scores are no explanation, and gain what it has unlearned or learned.
+        setup.judge("{}, random", [setup.fine, control, *soft, sparse], ["Random"], [criterion])
+        # The `lime` package prints the 10 strongest words, LIME above scores all. Claims, stated before the runs, with
+        # the numbers of the results page: attention is better than these, too (2d, 5d).
+        setup.explainers[TEN] = f"{setup.explainers['LIME']}&num_features=10"
+        setup.judge("{}, LIME of 10 words", setup.fine, [TEN], ["COMP", "SUFF"], TASKS[:1])
     setup.add_table(f"table-{number}", caption, criterion, labels={"Fine-tuned": "", "SMaT": ""})
 
 

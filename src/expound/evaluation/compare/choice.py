@@ -53,6 +53,9 @@ USUAL_METRICS = (
     "important_tokens",
 )
 
+OTHER_REMOVAL = "aopc_comprehensiveness?perturbation=mask"
+"""The first usual metric by replacement instead of deletion: what is best can depend on the way of removal."""
+
 
 def list_native_methods(*, black_box: bool = False) -> list[str]:
     """Return the ids of all methods that need only the model: neither training nor a prompt.
@@ -106,6 +109,8 @@ def make_metrics(
             candidate = _make_metric(model, usual_spec, unit)
             if candidate.supports(model) and (are_marked or not candidate.card.needs_rationale):
                 usual[candidate.name] = candidate
+        if unit is None and model.modality == "text" and not model.black_box_reason:
+            usual[OTHER_REMOVAL] = metric(OTHER_REMOVAL)
         return usual
     made, count = [], Counter[str]()
     for spec in metrics:

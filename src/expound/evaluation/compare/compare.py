@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from expound.data.readers.columns import ColumnOptions
 from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.evaluation.compare.choice import has_rationales, make_methods, make_metrics, refuse_rationale_metrics
-from expound.evaluation.compare.comparison import Comparison
+from expound.evaluation.compare.comparison import Comparison, name_card
 from expound.evaluation.compare.judge import JudgedExamples, judge
 from expound.evaluation.compare.shards import ComparisonParts, load_finished, remove_parts
 from expound.explainers import Explainer
@@ -119,7 +119,7 @@ def compare(
         parts = ComparisonParts(folder if checkpoint_dir is None else Path(checkpoint_dir), config)
         options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
         judged = _judge_parts(explained, rows, explainers, judges, target, parts, batch_size, show_progress, options)
-    cards = [replace(judge.card, name=column) for column, judge in judges.items()]
+    cards = [name_card(judge.card, column) for column, judge in judges.items()]
     attributions = Explanations(judged.attributions, config)
     _warn_of_non_finite(attributions, len(rows))
     comparison = Comparison(

@@ -46,6 +46,7 @@ from expound.reports.tables.leaderboard import (
     Floats,
     Leaderboard,
     bootstrap_intervals,
+    compute_win_rates,
     draw_resamples,
     make_leaderboard,
 )
@@ -91,6 +92,11 @@ class Comparison:
     def difference(self, other: Comparison) -> pd.DataFrame:
         """Return the change from another comparison of the same examples to this one, see `compute_difference`."""
         return compute_difference(self, other)
+
+    @property
+    def win_rates(self) -> pd.DataFrame:
+        """How often each method is better than `random` on the same example, see `compute_win_rates`."""
+        return compute_win_rates(self.results, self.cards)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the table of means, methods × metrics."""
@@ -185,7 +191,7 @@ class Comparison:
         config = read_config(folder)
         results, curves = read_frames(folder)
         known = metric_cards()
-        cards = [replace(known[params["metric"]], name=column) for column, params in config["metrics"].items()]
+        cards = [name_card(known[params["metric"]], column) for column, params in config["metrics"].items()]
         examples = read_examples(folder / EXAMPLES)
         attributions = Explanations.load(folder / "attributions")
         return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)
@@ -245,6 +251,12 @@ class Comparison:
             attributions=attributions,
             picture=encode_data_url(row["image"]) if "image" in row else "",
         )
+
+
+def name_card(card: MetricCard, column: str) -> MetricCard:
+    """Return a metric's card for a column of the results, whose parameters, if it has any, are part of the heading."""
+    setting = column.partition("?")[2]
+    return replace(card, name=column, label=f"{card.heading}, {setting}" if setting else card.label)
 
 
 def _rationale_spans(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans | None]:

@@ -39,10 +39,41 @@ def format_verdict(board: Leaderboard) -> str:
     sentence = f"{examples}, {_are_best(board, leaders)} by {title} ({means}){_format_cost(board, leaders)}."
     if len(leaders) > 1:
         sentence += _format_need(board)
-    at_chance = [name for name, chance in zip(board.titles, board.chance, strict=True) if chance]
-    if not at_chance:
-        return sentence
-    return f"{sentence} {_join_names(at_chance)} {'is' if len(at_chance) == 1 else 'are'} {CHANCE}."
+    if at_chance := np.flatnonzero(board.is_at_chance).tolist():
+        sentence += f" {_are(board, at_chance, CHANCE)}."
+    return " ".join([sentence, *_describe_other_settings(board, leaders)])
+
+
+def _describe_other_settings(board: Leaderboard, leaders: Sequence[int]) -> list[str]:
+    """Return for each other setting of the first metric, such as another way of removal, what the verdict is there."""
+    metric, first, sentences = (
+        board.cards[0].name.partition("?")[0],
+        set(np.flatnonzero(board.is_at_chance).tolist()),
+        [],
+    )
+    for column, card in enumerate(board.cards):
+        name, _, setting = card.name.partition("?")
+        if column == 0 or name != metric:
+            continue
+        best, chance = (
+            np.flatnonzero(board.best[:, column]).tolist(),
+            set(np.flatnonzero(board.chance[:, column]).tolist()),
+        )
+        changes, gone, new = [], sorted(set(leaders) - set(best)), sorted(set(best) - set(leaders))
+        if not best:
+            changes.append("no method is significantly worse than the best")
+        elif len(gone) == len(leaders):
+            changes.append(_are_best(board, best))
+        else:
+            changes += [
+                _are(board, rows, f"{how} among the best") for rows, how in ((gone, "not"), (new, "also")) if rows
+            ]
+        if lost := sorted(chance - first):
+            changes.append(_are(board, lost, CHANCE))
+        if gained := sorted(first - chance):
+            changes.append(_are(board, gained, "better than random"))
+        sentences.append(f"With {setting}: {'; '.join(changes)}." if changes else f"The same holds with {setting}.")
+    return sentences
 
 
 def _explain_ties(board: Leaderboard, leaders: Sequence[int], title: str) -> str:
@@ -69,6 +100,9 @@ def format_disagreements(board: Leaderboard) -> list[str]:
         return []
     leaders, lines = find_leaders(board), []
     for column, card in list(enumerate(board.cards))[1:]:
+        # The verdict itself speaks of other settings of its metric.
+        if card.name.partition("?")[0] == board.cards[0].name.partition("?")[0]:
+            continue
         best = np.flatnonzero(board.best[:, column]).tolist()
         if best and not set(best) & set(leaders):
             lines.append(f"By {card.heading}, {_are_best(board, best)}.")
@@ -76,7 +110,11 @@ def format_disagreements(board: Leaderboard) -> list[str]:
 
 
 def _are_best(board: Leaderboard, rows: Sequence[int]) -> str:
-    return f"{_join_names([board.titles[row] for row in rows])} {'are tied best' if len(rows) > 1 else 'is best'}"
+    return _are(board, rows, "tied best" if len(rows) > 1 else "best")
+
+
+def _are(board: Leaderboard, rows: Sequence[int], what: str) -> str:
+    return f"{_join_names([board.titles[row] for row in rows])} {'are' if len(rows) > 1 else 'is'} {what}"
 
 
 def _format_need(board: Leaderboard) -> str:
@@ -135,7 +173,7 @@ def make_board_table(board: Leaderboard, head: str = "method", names: Sequence[s
     A narrow terminal keeps the first metric, and seconds as long as two columns fit.
     """
     rows = []
-    for name, title, at_chance in zip(board.rows, names or board.titles, board.chance, strict=True):
+    for name, title, at_chance in zip(board.rows, names or board.titles, board.is_at_chance, strict=True):
         rows.append([Cell(title, value=title, tip=name, note=CHANCE if at_chance else "")])
     for column in range(len(board.cards)):
         for row, cell in zip(rows, _make_column(board, column), strict=True):
@@ -194,7 +232,7 @@ def _make_column(board: Leaderboard, column: int) -> list[Cell]:
 def render_board_markdown(board: Leaderboard) -> str:
     """Return the verdict, a pipe table of means and their 95 % intervals, and a legend."""
     names = []
-    for name, at_chance in zip(board.rows, board.chance, strict=True):
+    for name, at_chance in zip(board.rows, board.is_at_chance, strict=True):
         names.append(f"{name} ({CHANCE})" if at_chance else name)
     legend = f"Bold numbers are {BEST}; beside each is {INTERVAL}."
     return f"{format_verdict(board)}\n\n{make_board_table(board, names=names).to_markdown()}\n\n{legend}\n"

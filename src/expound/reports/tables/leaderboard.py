@@ -43,7 +43,7 @@ class Leaderboard:
         count: [R, C] the number of examples for which a metric is defined.
         best: [R, C] whether a method is the best of its column or not significantly worse (paired bootstrap over the
             same examples, Holm, 5 %); False in the whole column if that holds for every method, and for costs.
-        chance: [R] whether a method is not better than the method `random` by the first metric, by the same test.
+        chance: [R, C] whether a method is not better than the method `random` by a metric, by the same test.
         separating: about how many examples would separate the first two methods by the first metric: a paired test of
             these two (5 %) would find a difference as large as the measured one in 80 % of samples of this size. NaN
             without two methods.
@@ -61,10 +61,15 @@ class Leaderboard:
     separating: float = float("nan")
 
     @property
+    def is_at_chance(self) -> list[bool]:
+        """Whether each method is not better than `random` by the first metric; False without metrics."""
+        return [bool(row[:1].any()) for row in self.chance]
+
+    @property
     def without_costs(self) -> Leaderboard:
         """The leaderboard without the columns of costs."""
         kept = [column for column, card in enumerate(self.cards) if card.family != "cost"]
-        names = ("mean", "low", "high", "count", "best")
+        names = ("mean", "low", "high", "count", "best", "chance")
         columns = {name: getattr(self, name)[:, kept] for name in names}
         return replace(self, cards=[self.cards[column] for column in kept], **columns)
 
@@ -99,7 +104,7 @@ def make_leaderboard(
     # All methods and metrics share the resampled examples, so that their differences are paired.
     resampled = _resample_means(values, draw_resamples(values.shape[2], n_resamples, seed))
     low, high = _percentiles(resampled)
-    best = np.zeros(mean.shape, bool)
+    best, chance, order = np.zeros(mean.shape, bool), np.zeros(mean.shape, bool), np.arange(len(rows))
     for column, card in enumerate(cards):
         if card.family == "cost":
             # Costs are measured per batch and divided among its examples, which makes them dependent: no bootstrap.
@@ -107,11 +112,9 @@ def make_leaderboard(
         else:
             numbers = (mean[:, column], resampled[:, :, column], count[:, column])
             best[:, column] = _find_best(*numbers, up=card.higher_is_better)
-    chance, order = np.zeros(len(rows), bool), np.arange(len(rows))
+            chance[:, column] = _find_chance_level(rows, *numbers, up=card.higher_is_better)
     if cards:
-        up = cards[0].higher_is_better
-        chance = _find_chance_level(rows, mean[:, 0], resampled[:, :, 0], count[:, 0], up=up)
-        order = np.argsort(-mean[:, 0] if up else mean[:, 0], kind="stable")
+        order = np.argsort(-mean[:, 0] if cards[0].higher_is_better else mean[:, 0], kind="stable")
     separating = float("nan")
     if cards and len(rows) > 1:
         separating = count_separating_examples(values[order[0], 0] - values[order[1], 0])
@@ -128,6 +131,36 @@ def make_leaderboard(
         chance=chance[order],
         separating=separating,
     )
+
+
+def compute_win_rates(results: pd.DataFrame, cards: Sequence[MetricCard]) -> pd.DataFrame:
+    """Return how often each method is better than `random` on the same example, by each metric except costs.
+
+    The columns are `method`, `metric`, `rate`, `low` and `high`: the share of examples, of which ties count half, and
+    its 95 % Wilson interval. Scores of `random` choose as many tokens as those of the method, at random. Empty without
+    exactly one method `random`.
+    """
+    import pandas as pd
+
+    rows, values = [str(name) for name in dict.fromkeys(results["method"])], _to_array(results, cards, "example")
+    control, found = [row for row, name in enumerate(rows) if name.partition("?")[0] == CONTROL], []
+    for column, card in enumerate(cards):
+        if card.family == "cost" or len(control) != 1:
+            continue
+        gains = values[:, column] - values[control[0], column]
+        for row, name in enumerate(rows):
+            known = gains[row][np.isfinite(gains[row])] * (1 if card.higher_is_better else -1)
+            if row != control[0] and len(known):
+                rate = float((np.sign(known) + 1).mean() / 2)
+                found.append((name, card.name, rate, *_find_wilson_interval(rate, len(known))))
+    return pd.DataFrame(found, columns=["method", "metric", "rate", "low", "high"])
+
+
+def _find_wilson_interval(share: float, count: int) -> tuple[float, float]:
+    z = NormalDist().inv_cdf(1 - LEVEL / 2)
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * (share * (1 - share) / count + z**2 / (4 * count**2)) ** 0.5
+    return middle - half, middle + half
 
 
 def count_separating_examples(differences: Floats) -> float:
