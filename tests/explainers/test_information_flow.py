@@ -17,7 +17,7 @@ from expound.explainers.decomposition.information_flow import (
     compute_feed_forward_shares,
     compute_shares,
 )
-from expound.explainers.decomposition.nearness import HeadVectors
+from expound.explainers.decomposition.maps import HeadVectors
 from expound.explainers.decomposition.trace import trace_examples
 from expound.models.generation.model import GeneratingModel
 from expound.models.passes import capture

@@ -12,7 +12,7 @@ from expound.explainers import EXPLAINERS
 from expound.explainers.attention.generic_attention import compute_relevance_maps
 from expound.explainers.decomposition.flash_trace import compute_layer_shares
 from expound.explainers.decomposition.information_flow import compute_feed_forward_shares, compute_shares
-from expound.explainers.decomposition.nearness import HeadVectors
+from expound.explainers.decomposition.maps import HeadVectors
 from expound.explainers.decomposition.trace import trace_examples
 from expound.explainers.learned.attention_to_source import AttentionToSource
 from expound.explainers.perturbation.context_cite import ContextCite, ablation_masks, fit_lasso

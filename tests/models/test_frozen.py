@@ -9,7 +9,7 @@ from expound.models import Capture
 from expound.models.layers.architecture import get_layers
 from expound.models.layers.backward_rules import apply_backward_rules
 from expound.models.layers.held_factors import DerivativeRules, HeldFactors
-from expound.models.layers.origins import mark_input
+from expound.models.layers.operations import mark_input
 from expound.models.passes.capture import intercept_inputs
 from families import sweep_others
 

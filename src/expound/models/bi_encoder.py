@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import torch
 from tokenizers import Encoding
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -22,8 +22,36 @@ from expound.models.encoding.template import TemplateEncoding, encode_rows
 from expound.models.explained import ExplainedModel
 from expound.models.hugging_face import Probe, find_failure
 from expound.models.layers.architecture import get_first_position
-from expound.models.layers.similarity import Similarity
 from expound.models.tasks import Regression
+
+TINY = 1e-24
+
+
+class InnerProduct(nn.Module):
+    """The inner product of two vectors; `apply_backward_rules` gives each half of the incoming gradient."""
+
+    def forward(self, both: Tensor) -> Tensor:
+        """Return the products [B, 1] of pairs [B, 2, d]."""
+        return (both[:, 0] * both[:, 1]).sum(-1, keepdim=True)
+
+
+class Similarity(nn.Module):
+    """The cosine of two vectors; `like` is a tensor of their size, type and device."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        size = like.shape[-1]
+        # An RMSNorm with the weight 1/√d divides a vector by its length.
+        self.norm = nn.RMSNorm(size, eps=TINY, device=like.device, dtype=like.dtype)
+        self.norm.weight.requires_grad_(False)
+        nn.init.constant_(self.norm.weight, size**-0.5)
+        self.product = InnerProduct()
+
+    def forward(self, both: Tensor) -> Tensor:
+        """Return the cosines [B, 1] of pairs [B, 2, d]."""
+        similarity: Tensor = self.product(self.norm(both))
+        return similarity
+
 
 Pooling = Literal["mean", "cls"]
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}

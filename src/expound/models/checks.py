@@ -18,8 +18,8 @@ from expound.errors import ExpoundError
 from expound.models.batch import PER_POSITION, Batch, Capture, find_last_tokens
 from expound.models.hugging_face import MOST, TOLERANCE, Probe, are_close, get_tolerance, is_exact, remember
 from expound.models.layers.architecture import get_base_model, unwrap_adapter
+from expound.models.layers.backward_rules import prove_rules
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules
-from expound.models.layers.prove_rules import prove_rules
 
 Readout = Literal["first", "last", "all", "content"]
 """Positions at which a head for the whole text reads: one of them, or the mean over several."""

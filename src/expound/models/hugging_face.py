@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 
 from expound.errors import ExpoundError, ModelFailedError
 from expound.models.batch import PER_POSITION, Batch, require_finite_logits
+from expound.models.layers.activations import HEAD_KEY
 from expound.models.layers.architecture import get_embedding, get_first_position, get_part_config, unwrap_adapter
-from expound.models.layers.head_activation import HEAD_KEY
 from expound.models.state import Lock, evaluation_mode, freeze_weights, get_lock, with_lock
 from expound.models.tasks import OutputKind, Task, make_task
 

@@ -1,8 +1,8 @@
-"""Every hidden state as a sum of the contributions of the input positions, layer by layer (DecompX)."""
+"""Every hidden state as a sum of contributions of the input positions, among which biases are shared (DecompX)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,10 +10,53 @@ import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError
-from expound.explainers.decomposition import biases
 from expound.explainers.decomposition.trace import LayerState, Trace
 from expound.models.layers import activations
 from expound.models.layers.layer_parts import LayerParts, Norm
+
+# A rule gets the inner products ⟨x_k, b⟩ and the lengths ‖x_k‖ of the components, and returns shares w_k that sum to 1
+# (DecompX, Modarressi et al. 2023, whose default is absdot).
+Bias = Literal["absdot", "dot", "norm", "abssim", "equal", "first", "token", "none"]
+Rule = Callable[[Tensor, Tensor], Tensor]
+TINY = 1e-12
+"""The authors' guard against a division by zero."""
+
+
+def _share_first(inner: Tensor, lengths: Tensor) -> Tensor:
+    return torch.zeros_like(inner).index_fill(-1, torch.tensor(0, device=inner.device), 1.0)
+
+
+def _share_by_absolute_dot(inner: Tensor, lengths: Tensor) -> Tensor:
+    return inner.abs() / (inner.abs().sum(-1, keepdim=True) + TINY)
+
+
+BIAS_RULES: Mapping[str, Rule] = {
+    "absdot": _share_by_absolute_dot,
+    "dot": lambda inner, lengths: inner / (inner.sum(-1, keepdim=True) + TINY),
+    "norm": lambda inner, lengths: lengths / (lengths.sum(-1, keepdim=True) + TINY),
+    "abssim": lambda inner, lengths: _share_by_absolute_dot(inner / lengths.clamp(min=TINY), lengths),
+    "equal": lambda inner, lengths: torch.full_like(inner, 1 / inner.shape[-1]),
+    "first": _share_first,
+    "token": lambda inner, lengths: _share_first(inner, lengths).flip(-1),
+    "none": lambda inner, lengths: torch.zeros_like(inner),
+}
+NEED_LENGTHS = frozenset({"norm", "abssim"})
+
+
+def compute_bias_shares(rule: str, components: Tensor, bias: Tensor) -> Tensor:
+    """Return each component's share [..., K] of a bias [..., d], for components [..., K, d]."""
+    inner = (components @ bias.unsqueeze(-1)).squeeze(-1)
+    # Lengths cost another pass over the components, so they are computed for the rules that use them only.
+    lengths = components.square().sum(-1).sqrt() if rule in NEED_LENGTHS else inner
+    return BIAS_RULES[rule](inner, lengths)
+
+
+def add_bias(rule: str, components: Tensor, bias: Tensor | None) -> Tensor:
+    """Add the bias [..., d] to the components [..., K, d] in place, shared among them by the rule."""
+    if bias is None:
+        return components
+    return components.addcmul_(compute_bias_shares(rule, components, bias)[..., None], bias[..., None, :])
+
 
 Activation = Literal["zero_origin", "tangent", "relu"]
 
@@ -59,7 +102,7 @@ def _decompose_layer(
     size = count_rows_per_chunk(parts, mixed.shape[1], rules.max_memory)
     for start in range(0, len(rows), size):
         chunk = slice(start, start + size)
-        part = biases.add_bias(rules.bias, mixed[chunk], bias)
+        part = add_bias(rules.bias, mixed[chunk], bias)
         read = part if before is None else before[chunk]
         part.copy_(_apply_rest_of_layer(state, parts, rules, part, read, rows[chunk]))
     return mixed
@@ -89,7 +132,7 @@ def _run_on_components(trace: Trace, number: int, rules: DecompositionRules, cur
     run, output = trace.linearize(number)
     step = max(1, rules.max_memory // (4 * current[:, 0].numel() * current.element_size()))
     mapped = torch.cat([run(chunk) for chunk in current.split(step, 1)], 1)
-    return biases.add_bias(rules.bias, mapped, output - run(state.x[:, None])[:, 0])
+    return add_bias(rules.bias, mapped, output - run(state.x[:, None])[:, 0])
 
 
 def apply_norm(norm: Norm, parts: Tensor, before: Tensor, bias: str) -> Tensor:
@@ -97,7 +140,7 @@ def apply_norm(norm: Norm, parts: Tensor, before: Tensor, bias: str) -> Tensor:
     if not norm.active:
         # Callers write into the result, which must not be their input.
         return parts.clone()
-    return biases.add_bias(bias, norm.linear(parts, norm.scale(before)[:, None]), norm.bias)
+    return add_bias(bias, norm.linear(parts, norm.scale(before)[:, None]), norm.bias)
 
 
 def _get_attention_bias(parts: LayerParts, *, first: bool) -> Tensor | None:
@@ -157,7 +200,7 @@ def _share_norm_bias(state: LayerState, rules: DecompositionRules, current: Tens
     scale = norm.scale(state.x)[:, None]
     step = max(1, rules.max_memory // (current[0].numel() * current.element_size()))
     chunks = zip(current.split(step), scale.split(step), strict=True)
-    return torch.cat([biases.compute_bias_shares(rules.bias, norm.linear(part, s), norm.bias) for part, s in chunks])
+    return torch.cat([compute_bias_shares(rules.bias, norm.linear(part, s), norm.bias) for part, s in chunks])
 
 
 def _make_attention_inputs(state: LayerState, part: Tensor, shares: Tensor | None) -> Tensor:
@@ -205,11 +248,11 @@ def propagate_feed_forward(
     width, size = parts.into.weight.shape
     count = components.shape[1]
     linear = activation != "tangent" or parts.gate is not None
-    if linear and bias not in biases.NEED_LENGTHS and width * size + count * size < 2 * count * width:
+    if linear and bias not in NEED_LENGTHS and width * size + count * size < 2 * count * width:
         out = _propagate_folded(parts, components, compute_slopes(parts, point, activation), bias)
     else:
         out = _propagate_in_steps(parts, components, point, bias, activation)
-    return biases.add_bias(bias, out, parts.out.bias)
+    return add_bias(bias, out, parts.out.bias)
 
 
 def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
@@ -230,17 +273,17 @@ def _propagate_folded(parts: LayerParts, components: Tensor, theta: Tensor, bias
     if first.bias is None:
         return out
     inner = components @ (first.bias @ first.weight)
-    owned = biases.RULES[bias](inner, inner)
+    owned = BIAS_RULES[bias](inner, inner)
     return out.addcmul_(owned[..., None], ((theta * first.bias) @ second.T)[:, None])
 
 
 def _propagate_in_steps(
     parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation
 ) -> Tensor:
-    wide = biases.add_bias(bias, components @ parts.into.weight.T, parts.into.bias)
+    wide = add_bias(bias, components @ parts.into.weight.T, parts.into.bias)
     if activation == "tangent" and parts.gate is None:
         slope, height = activations.compute_tangent(parts.activation, parts.into(point))
-        wide = biases.add_bias(bias, wide.mul_(slope[:, None]), height)
+        wide = add_bias(bias, wide.mul_(slope[:, None]), height)
     else:
         wide.mul_(compute_slopes(parts, point, activation)[:, None])
     return wide @ parts.out.weight.T

@@ -12,8 +12,15 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import check_choice
 from expound.explainers.base import OF_DECOMPOSITION, Explainer, TokenScores, select_target
-from expound.explainers.decomposition import biases
-from expound.explainers.decomposition.components import Activation, DecompositionRules, apply_norm, decompose_layers
+from expound.explainers.decomposition.components import (
+    BIAS_RULES,
+    Activation,
+    Bias,
+    DecompositionRules,
+    add_bias,
+    apply_norm,
+    decompose_layers,
+)
 from expound.explainers.decomposition.trace import Trace, Traces, stack_readout_rows, trace_examples
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.checks import CHECKS
@@ -43,7 +50,7 @@ class DecompX(Explainer):
     """
 
     returns_logits: ClassVar[bool] = True
-    bias: biases.Bias = "absdot"
+    bias: Bias = "absdot"
     activation: Activation = "zero_origin"
     feed_forward: bool = True
     max_memory: int = 1 << 25
@@ -64,7 +71,7 @@ class DecompX(Explainer):
     @property
     def rules(self) -> DecompositionRules:
         """The parameters for the decomposition of layers."""
-        check_choice("bias rule", self.bias, biases.RULES)
+        check_choice("bias rule", self.bias, BIAS_RULES)
         check_choice("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
         return DecompositionRules(self.bias, self.activation, self.feed_forward, self.max_memory)
 
@@ -189,19 +196,19 @@ def propagate_head(
     """Propagate components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
     check_choice("head activation rule", activation, ("zero_origin", "tangent"))
     if parts.dense is not None:
-        components = biases.add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
+        components = add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
         height = parts.dense(point)
         slope = activations.zero_origin_slope(parts.activation)(height)
         point = slope * height
         if activation == "tangent":
             slope, rest = activations.compute_tangent(parts.activation, height)
-            components = biases.add_bias(bias, components * slope[:, None], rest)
+            components = add_bias(bias, components * slope[:, None], rest)
         else:
             components = components * slope[:, None]
     if parts.norm is not None:
         scale = parts.norm.scale(point)
-        components = biases.add_bias(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)
-    return biases.add_bias(bias, components @ parts.output.weight.T, parts.output.bias)
+        components = add_bias(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)
+    return add_bias(bias, components @ parts.output.weight.T, parts.output.bias)
 
 
 def check_head(model: ExplainedModel, probe: Probe) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import OF_DECOMPOSITION, Explainer, TokenScores, select_target
-from expound.explainers.decomposition.nearness import HeadVectors
+from expound.explainers.decomposition.maps import HeadVectors
 from expound.explainers.decomposition.trace import LayerState, Trace, Traces, trace_examples
 from expound.models import Batch, ExplainedModel, Outputs
 

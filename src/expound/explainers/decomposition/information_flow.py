@@ -12,8 +12,7 @@ from torch import Tensor
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.base import OF_DECOMPOSITION, TokenScores
-from expound.explainers.decomposition.maps import LayerMaps
-from expound.explainers.decomposition.nearness import HeadVectors
+from expound.explainers.decomposition.maps import HeadVectors, LayerMaps
 from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
 from expound.models import Batch, ExplainedModel, Outputs
 

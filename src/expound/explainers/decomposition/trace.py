@@ -21,9 +21,8 @@ from expound.models.layers import activations
 from expound.models.layers.architecture import get_base_model, get_layers, get_module
 from expound.models.layers.backward_rules import apply_backward_rules
 from expound.models.layers.held_factors import HeldFactors
-from expound.models.layers.layer_parts import AttentionParts, LayerParts, Norm, get_layer_parts, to_norm
-from expound.models.layers.origins import mark_input
-from expound.models.layers.record import Layer, Record
+from expound.models.layers.layer_parts import AttentionParts, Layer, LayerParts, Norm, Record, get_layer_parts, to_norm
+from expound.models.layers.operations import mark_input
 from expound.models.passes.capture import intercept_inputs, record_attention
 from expound.models.passes.find_record import find_record
 from expound.models.passes.layer_calls import LayerCall, record_layer_calls

@@ -16,9 +16,17 @@ from expound.errors import ExpoundError
 from expound.models.batch import Batch, Capture, Outputs
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_layers
-from expound.models.layers.layer_parts import is_experts, is_linear_layer, is_norm_layer
+from expound.models.layers.layer_parts import (
+    Attention,
+    FeedForward,
+    Head,
+    Layer,
+    Record,
+    is_experts,
+    is_linear_layer,
+    is_norm_layer,
+)
 from expound.models.layers.operations import ACTIVATIONS_MODULE
-from expound.models.layers.record import Attention, FeedForward, Head, Layer, Record
 
 CLOSE = 1e-4
 """The relative difference of numbers that are computed in another order."""

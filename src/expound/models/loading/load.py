@@ -27,8 +27,8 @@ from expound.models.function import TextFunction, is_function, load_function
 from expound.models.generation.encoder_decoder import EncoderDecoderModel
 from expound.models.generation.model import GeneratingModel
 from expound.models.generation.vision_language import VisionLanguageModel
+from expound.models.layers.activations import restore_head_activation
 from expound.models.layers.architecture import get_embedding, has_head
-from expound.models.layers.head_activation import restore_head_activation
 from expound.models.loading.adapters import find_adapter_base, has_own_config, load_adapter, read_config
 from expound.models.loading.checkpoint import (
     check_config,

@@ -8,7 +8,7 @@ from expound.models.batch import PER_POSITION, Batch
 from expound.models.hugging_face import MOST, remember, take_example
 from expound.models.layers.architecture import encoder_decoder_error
 from expound.models.layers.derive_record import derive_record
-from expound.models.layers.record import Record
+from expound.models.layers.layer_parts import Record
 
 
 def find_record(model: Any, batch: Batch) -> Record:

@@ -15,7 +15,7 @@ from expound.errors import ExpoundError
 from expound.models.batch import Batch, Capture
 from expound.models.hugging_face import HuggingFaceModel
 from expound.models.layers.architecture import encoder_decoder_error, get_layers
-from expound.models.layers.origins import mark_input
+from expound.models.layers.operations import mark_input
 from expound.models.passes.capture import intercept_inputs, record_attention
 
 

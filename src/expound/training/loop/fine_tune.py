@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, TrainingArguments
 from expound.data.provenance import summarize_data
 from expound.errors import ExpoundError
 from expound.models import ExplainedModel, load
+from expound.models.layers.activations import HEAD_KEY, set_head_activation, shares_encoder_activation
 from expound.models.layers.architecture import unwrap_adapter
-from expound.models.layers.head_activation import HEAD_KEY, set_head_activation, shares_encoder_activation
 from expound.models.loading.checkpoint import digest_processor, digest_weights
 from expound.objectives import CrossEntropy, Objective
 from expound.training.loop.data import tokenize_responses

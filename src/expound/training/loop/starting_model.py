@@ -30,7 +30,7 @@ from expound.data.hub import cache_if_unreachable
 from expound.errors import ExpoundError
 from expound.models import ExplainedModel
 from expound.models.encoding.labels import match_labels
-from expound.models.layers.head_activation import restore_head_activation
+from expound.models.layers.activations import restore_head_activation
 from expound.models.loading.adapters import find_adapter_base, read_config
 from expound.models.loading.checkpoint import check_config, describe_load_errors
 from expound.models.loading.heads import HEADS
