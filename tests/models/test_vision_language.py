@@ -78,6 +78,11 @@ def test_scores_are_those_of_regions_filled_by_hand(kind):
             expected.append(whole - log_prob(network, processor, images, " ".join(words[:place] + words[place + 1 :])))
         assert np.abs(expected[:8]).max() > 1e-4
         np.testing.assert_allclose(found.scores[0], expected, atol=1e-5)
+    del row["response"]
+    given = pictures.read_prompt(processor, images, text)
+    given.pop("labels", None)
+    own = network.generate(**given, max_new_tokens=3, do_sample=False)[0, given["input_ids"].shape[1] :]
+    assert model.respond([row], max_new_tokens=3, allow_empty=True)[0]["response"] == own.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +180,7 @@ def test_what_is_not_possible_with_images_is_refused_in_a_sentence(llava, tmp_pa
         "at most 50 rows": chat(image, image_regions=(51, 1)),
         "stands for an image": chat(image, text="what is <image> ?"),
         "take no sources": chat(image, sources={"a": "a film"}),
+        "response contains <image>": chat(image) | {"response": [8, llava.image_token_id]},
     }
     for message, row in cases.items():
         with pytest.raises(ExpoundError, match=message) as caught:

@@ -107,6 +107,10 @@ class VisionLanguageModel(GeneratingModel):
         batch, images = generation_examples.encode(self, rows, device), [read_images(row) for row in rows]
         if not any(images):
             return batch
+        if (batch.inputs["input_ids"] == self.image_token_id)[require_response(batch)].any():
+            raise ExpoundError(
+                f"a response contains {self.processor.image_token}, which stands for an image: give another"
+            )
         inputs = {name: value for name, value in batch.inputs.items() if name != "position_ids"}
         batch = replace(batch, inputs=inputs, images=tuple(map(tuple, images)))
         return self._add_regions(batch, rows)
