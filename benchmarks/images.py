@@ -175,17 +175,12 @@ def measure_ranks(model: Any, methods: tuple[str, ...], count: int, seed: int) -
 
 def main() -> None:
     """Measure, print the numbers, and write them as JSON."""
-    options = parse_options(__doc__, count=60, seed=0, steps=600, folder="", methods=METHODS)
-    if options.folder and os.path.isdir(options.folder):
-        model = expound.load(options.folder, task="generation", device="cpu")
-    else:
-        model = train(options.steps, options.seed)
-        if options.folder:
-            model.model.save_pretrained(options.folder)
-            model.processor.save_pretrained(options.folder)
-    results = measure_ranks(model, tuple(options.methods), options.count, options.seed)
-    settings = {"training steps": options.steps, "seed": options.seed}
-    write_results(settings | results | {"load": os.getloadavg()[0]}, options.output)
+    options = parse_options(__doc__, count=60, seeds=(0, 1), steps=600, methods=METHODS)
+    results: dict[str, Any] = {"training steps": options.steps}
+    for seed in options.seeds:
+        model = train(options.steps, seed)
+        results[f"seed {seed}"] = measure_ranks(model, tuple(options.methods), options.count, seed)
+    write_results(results | {"load": os.getloadavg()[0]}, options.output)
 
 
 if __name__ == "__main__":
