@@ -2,6 +2,7 @@ from .ablation_fidelity import AblationFidelity as AblationFidelity
 from .attribution_entropy import AttributionEntropy as AttributionEntropy
 from .base import AdaptiveObjective as AdaptiveObjective
 from .base import AttributionObjective as AttributionObjective
+from .base import CrossEntropy as CrossEntropy
 from .base import LabeledObjective as LabeledObjective
 from .base import Objective as Objective
 from .base import StepContext as StepContext
@@ -14,7 +15,6 @@ from .consistency import PairCriterion as PairCriterion
 from .constraint import Constraint as Constraint
 from .criterion import Criterion as Criterion
 from .criterion import ErasureCriterion as ErasureCriterion
-from .cross_entropy import CrossEntropy as CrossEntropy
 from .explanation_guided import ExplanationGuidedLoss as ExplanationGuidedLoss
 from .gradient_penalty import GradientPenalty as GradientPenalty
 from .kl_to_original import KlToOriginal as KlToOriginal

@@ -202,6 +202,20 @@ class LabeledObjective(Objective):
         return (values * step.has_label).sum() / step.has_label.sum().clamp(min=1)
 
 
+@dataclass(frozen=True)
+class CrossEntropy(LabeledObjective):
+    """The task's loss (see `task_losses`), mean over the examples; 0 if no example has a usable label."""
+
+    weight: float = 1.0
+    name: ClassVar[str] = "cross_entropy"
+    equation: ClassVar[str] = r"-\frac{1}{B} \sum_b \log p(y_b \mid x_b)"
+    use: ClassVar[str] = "Always, unless a bound on the explanation alone is wanted (`er_bound`)."
+
+    def __call__(self, step: TrainingStep) -> Tensor:
+        """Return the mean loss over the examples with a usable label, a scalar."""
+        return self.mean_over_labeled(step, step.task_losses)
+
+
 def has_usable_label(batch: Batch) -> Tensor:
     """Return which examples have a label to learn from [B] bool; a span outside the truncated text is no label."""
     if batch.labels is None or batch.labels.ndim == 1:

@@ -19,7 +19,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     "objective",
     "expound.objectives",
     {
-        "cross_entropy": "cross_entropy:CrossEntropy",
+        "cross_entropy": "base:CrossEntropy",
         "rationale_alignment": "rationale_alignment:RationaleAlignment",
         "selected_words": "selected_words:SelectedWordsLoss",
         "right_reasons": "right_reasons:RightReasonsLoss",
