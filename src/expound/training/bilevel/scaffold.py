@@ -405,11 +405,6 @@ def normalize_scores(method: Explainer, scores: Tensor, attended: Tensor) -> Ten
     return torch.where(total > 0, scores / total.clamp(min=torch.finfo(scores.dtype).tiny), uniform)
 
 
-def default_weight(method: Explainer) -> float:
-    """Return β: 5 for attention and other unsigned methods, 0.2 for signed ones, such as gradients (SMaT, §5)."""
-    return 0.2 if method.signed else 5.0
-
-
 class ScaffoldModule(TrainingModule):
     """A student of data labeled by `label_by_teacher`; `OuterStep` trains a learned teacher explainer with it.
 

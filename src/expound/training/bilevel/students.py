@@ -37,7 +37,6 @@ from expound.training.bilevel.scaffold import (
     ScaffoldModule,
     StudentExplainer,
     compare_form,
-    default_weight,
     get_teacher_predictions,
     label_by_teacher,
     make_static_explainer,
@@ -174,12 +173,15 @@ class Teaching:
         used_layers: Literal["all", "last"] = "all"
         if self.explainer in LAST or (isinstance(method, ParameterizedAttention) and method.used_layers == "last"):
             used_layers = "last"
+        # SMaT, §5: gradients weigh less than attention.
+        usual = 0.2 if method.signed else 5.0
+        weight = usual if self.weight is None else self.weight
         compute = partial(compute_values, self.teacher, method)
         scaffolding = Scaffolding(
             method=self.explainer,
             teacher_outputs=teacher_outputs(self.teacher, data, compute, folder),
             teacher=method if learns and isinstance(method, ParameterizedAttention) else None,
-            weight=default_weight(method) if self.weight is None else self.weight,
+            weight=weight,
             normalizer=self.normalizer,
             student_explainer=self.student_explainer,
             used_layers=used_layers,
