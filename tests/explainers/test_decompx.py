@@ -167,34 +167,33 @@ def test_padding_and_chunks_change_nothing(family, method):
             torch.testing.assert_close(together.scores[row, batch.attended[row]], single.scores[0], rtol=0, atol=1e-10)
 
 
-def test_folded_matrix_equals_both_projections():
+def test_folded_matrix_and_two_projections_equal_single_steps():
     for family in ["bert", "llama", "gpt2"]:
         for bias in ["absdot", "token", "equal", "none"]:
             model = decomposable.shared_model(family)
             state = next(iter(trace_examples(model, decomposable.batch(model)))).layers[0]
             point = torch.randn(4, 32, dtype=torch.float64)
-            parts = torch.randn(4, 7, 32, dtype=torch.float64)
-            with torch.no_grad():
-                theta = block.compute_slopes(state.parts, point, "zero_origin")
-                folded = block._propagate_folded(state.parts, parts, theta, bias)
-                unfolded = block._propagate_in_steps(state.parts, parts, point, bias, "zero_origin")
-            torch.testing.assert_close(folded, unfolded, rtol=0, atol=1e-10)
+            for count in (7, 300):
+                # Each call shares biases in place.
+                parts = torch.randn(4, count, 32, dtype=torch.float64)
+                with torch.no_grad():
+                    found = block.propagate_feed_forward(state.parts, parts.clone(), point, bias, "zero_origin")
+                    steps = block._propagate_in_steps(state.parts, parts, point, bias, "zero_origin")
+                    expected = block.add_bias(bias, steps, state.parts.out.bias)
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 def test_long_inputs_are_run_with_matrices_and_short_ones_without(monkeypatch):
-    model = decomposable.shared_model("bert")
+    model, fold = decomposable.shared_model("bert"), block._fold_matrices
     batch = decomposable.batch(model, (100, 10))
-    lengths = []
-    folded = block._propagate_folded
-
-    def record_length(parts, x, theta, bias):
-        lengths.append(x.shape[1])
-        return folded(parts, x, theta, bias)
-
-    monkeypatch.setattr(block, "_propagate_folded", record_length)
+    for row, is_folded in ((0, True), (1, False)):
+        calls = []
+        monkeypatch.setattr(block, "_fold_matrices", lambda *given, calls=calls: calls.append(1) or fold(*given))
+        with torch.no_grad():
+            compute_contributions(model, decomposable.alone(model, batch, row), DecompXClassifier())
+        assert bool(calls) == is_folded
     with torch.no_grad():
         mine = compute_contributions(model, batch, DecompXClassifier())
-    assert set(lengths) == {100}
     with torch.no_grad():
         logits = model(batch).logits
     torch.testing.assert_close(mine.sum(1), logits, rtol=0, atol=1e-10)

@@ -243,16 +243,28 @@ def propagate_feed_forward(
     parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation
 ) -> Tensor:
     """Propagate components [c, K, d] of the inputs `point` [c, d] through the feed-forward block: [c, K, d]."""
-    # With frozen slopes the block is one matrix per position, M_i = W₂ diag(θ_i) W₁. Building it costs less than two
-    # projections of every component if the input is long.
     width, size = parts.into.weight.shape
     count = components.shape[1]
-    linear = activation != "tangent" or parts.gate is not None
-    if linear and bias not in NEED_LENGTHS and width * size + count * size < 2 * count * width:
-        out = _propagate_folded(parts, components, compute_slopes(parts, point, activation), bias)
-    else:
+    if bias in NEED_LENGTHS or (activation == "tangent" and parts.gate is None):
         out = _propagate_in_steps(parts, components, point, bias, activation)
+        return add_bias(bias, out, parts.out.bias)
+    theta, first, second = compute_slopes(parts, point, activation), parts.into, parts.out.weight
+    # With frozen slopes the block is one matrix per position. Building it costs less than two projections of every
+    # component if the input is long.
+    if width * size + count * size < 2 * count * width:
+        out = components @ _fold_matrices(first.weight, second, theta).mT
+    else:
+        out = (components @ first.weight.T).mul_(theta[:, None]) @ second.T
+    if first.bias is not None:
+        # The inner products ⟨W₁ x_k, b₁⟩, and b₁ behind the block, without another tensor of the block's width.
+        inner = components @ (first.bias @ first.weight)
+        out.addcmul_(BIAS_RULES[bias](inner, inner)[..., None], ((theta * first.bias) @ second.T)[:, None])
     return add_bias(bias, out, parts.out.bias)
+
+
+def _fold_matrices(first: Tensor, second: Tensor, theta: Tensor) -> Tensor:
+    """Return W₂ diag(θ_i) W₁ of each position: [c, d, d]."""
+    return ((second * theta[:, None]).flatten(0, 1) @ first).unflatten(0, (len(theta), -1))
 
 
 def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
@@ -264,17 +276,6 @@ def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> 
     if activation == "relu":
         name = "relu"
     return activations.zero_origin_slope(name)(parts.into(point))
-
-
-def _propagate_folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> Tensor:
-    first, second = parts.into, parts.out.weight
-    matrices = (second * theta[:, None]).flatten(0, 1) @ first.weight
-    out: Tensor = components @ matrices.unflatten(0, (len(theta), -1)).mT
-    if first.bias is None:
-        return out
-    inner = components @ (first.bias @ first.weight)
-    owned = BIAS_RULES[bias](inner, inner)
-    return out.addcmul_(owned[..., None], ((theta * first.bias) @ second.T)[:, None])
 
 
 def _propagate_in_steps(
