@@ -18,7 +18,8 @@ from expound.data.alignment import Alignment, align
 from expound.errors import ExpoundError, unknown
 from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding
-from expound.models.encoding.template import TemplateEncoding, encode_rows
+from expound.models.encoding.encode import encode_rows
+from expound.models.encoding.template import TemplateEncoding
 from expound.models.explained import ExplainedModel
 from expound.models.hugging_face import Probe, find_failure
 from expound.models.layers.architecture import get_first_position

@@ -6,20 +6,20 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from expound.data.provenance import to_json_value
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError
-from expound.reports import frames, records, storage
+from expound.reports import frames, storage
 from expound.reports.highlighted import highlight
-from expound.reports.margins import find_margins
-from expound.reports.merging import find_groups, list_citations, sum_targets
-from expound.reports.records import Citation, Exchange, Target, Unit
+from expound.reports.merging import find_groups, find_margins, list_citations, sum_targets
+from expound.reports.records import Citation, Exchange, Output, Target, Unit
 from expound.reports.text import shorten
 
 if TYPE_CHECKING:
@@ -88,32 +88,32 @@ class Explanation:
 
     def __post_init__(self) -> None:
         plain: dict[str, Any] = {
-            "targets": records.to_targets(self.targets),
-            "units": records.to_units(self.units, "units"),
+            "targets": to_targets(self.targets),
+            "units": to_units(self.units, "units"),
             "texts": tuple(self.texts),
-            "params": records.to_json_values(self.params),
-            "prediction": None if self.prediction is None else records.to_targets([self.prediction])[0],
+            "params": to_json_values(self.params),
+            "prediction": None if self.prediction is None else to_targets([self.prediction])[0],
             "interactions": tuple((int(one), int(other), float(value)) for one, other, value in self.interactions),
-            "tokens": records.to_units(self.tokens, "tokens"),
+            "tokens": to_units(self.tokens, "tokens"),
             "special": tuple(bool(flag) for flag in self.special) or (False,) * len(self.tokens),
             "convergence_delta": None if self.convergence_delta is None else float(self.convergence_delta),
             "bias": None if self.bias is None else float(self.bias),
-            "rest": None if self.rest is None else records.to_float_array(self.rest, "rest", 1),
+            "rest": None if self.rest is None else to_float_array(self.rest, "rest", 1),
             "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),
-            "metadata": records.to_json_values(self.metadata),
+            "metadata": to_json_values(self.metadata),
         }
         for name in ("scores", "bounds", "token_scores", "layers", "response_scores"):
             value = getattr(self, name)
-            plain[name] = None if value is None else records.to_float_array(value, name, 2)
+            plain[name] = None if value is None else to_float_array(value, name, 2)
         # The class is frozen, so conversion has to go around its own __setattr__.
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        records.check(self)
+        check(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Explanation):
             return NotImplemented
-        return all(records.is_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(is_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     def __hash__(self) -> int:
         return hash((self.units, self.method, self.index))
@@ -305,12 +305,12 @@ class Explanations(Sequence[Explanation]):
 
     def __init__(self, items: Iterable[Explanation] = (), config: Mapping[str, Any] | None = None) -> None:
         self._items: tuple[Explanation, ...] = tuple(items)
-        self._config = records.to_json_values(config or {})
+        self._config = to_json_values(config or {})
 
     @property
     def config(self) -> dict[str, Any]:
         """A copy of the configuration that the explanations come from."""
-        return records.to_json_values(self._config)
+        return to_json_values(self._config)
 
     @overload
     def __getitem__(self, index: int) -> Explanation: ...
@@ -359,7 +359,7 @@ class Explanations(Sequence[Explanation]):
         Raises:
             ExpoundError: the directory cannot be written to.
         """
-        stored = self._config if config is None else records.to_json_values(config)
+        stored = self._config if config is None else to_json_values(config)
         return storage.save(Path(directory), [item.to_row() for item in self], stored)
 
     @classmethod
@@ -398,3 +398,106 @@ class Explanations(Sequence[Explanation]):
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page
+
+
+def to_units(values: Iterable[Any], name: str) -> tuple[Unit, ...]:
+    """Return units, given as such or as (text, segment, start, end). Raises ExpoundError for anything else."""
+    units = []
+    for value in values:
+        fields = tuple(value)
+        if len(fields) != 4 or not isinstance(fields[0], str):
+            raise ExpoundError(f"{name}: expected a text, and segment, start and end in it, got {value!r:.80}")
+        units.append(Unit(fields[0], *(int(number) for number in fields[1:])))
+    return tuple(units)
+
+
+def to_targets(values: Iterable[Any]) -> tuple[Target, ...]:
+    """Return targets with plain values. Raises ExpoundError for a value that is no output of a model."""
+    targets = []
+    for value in values:
+        target = Target(*value)
+        log_prob = None if target.log_prob is None else float(target.log_prob)
+        output = None if target.output is None else float(target.output)
+        place = None if target.place is None else _to_place(target.place)
+        targets.append(
+            Target(str(target.text), _to_output(target.value), float(target.probability), log_prob, output, place)
+        )
+    return tuple(targets)
+
+
+def _to_place(value: Sequence[Any]) -> tuple[int, int, int]:
+    segment, start, end = value
+    return int(segment), int(start), int(end)
+
+
+def _to_output(value: Any) -> Output:
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
+        return int(value[0]), int(value[1])
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise ExpoundError(f"target: expected a class id, a number or a pair (start, end), got {value!r}")
+
+
+def check(item: Explanation) -> None:
+    """Raise ExpoundError if the lengths of an explanation's fields disagree."""
+    rows, units, tokens = len(item.targets), len(item.units), len(item.tokens)
+    expected = {"scores": (rows, units), "bounds": (rows, units), "token_scores": (rows, tokens)}
+    if item.exchange is not None:
+        expected["response_scores"] = (rows, len(item.exchange.tokens))
+    for name, shape in expected.items():
+        array = getattr(item, name)
+        if array is not None and array.shape != shape:
+            raise ExpoundError(f"{name}: expected {shape[0]} targets × {shape[1]} units, got {array.shape}")
+    if item.layers is not None and (item.layers.shape[1] != tokens or not len(item.layers)):
+        raise ExpoundError(f"layers: expected at least one layer × {tokens} tokens, got {item.layers.shape}")
+    if len(item.special) != tokens:
+        raise ExpoundError(f"special: expected {tokens} entries, one per token, got {len(item.special)}")
+    if not all(isinstance(text, str) for text in item.texts):
+        raise ExpoundError(f"texts: expected strings, got {item.texts!r:.80}")
+    if any(not -1 <= unit.segment < len(item.texts) for unit in (*item.units, *item.tokens)):
+        raise ExpoundError(f"units: expected a segment below {len(item.texts)}, the number of texts")
+    if any(not (0 <= one < units and 0 <= other < units) for one, other, _ in item.interactions):
+        raise ExpoundError(f"interactions: expected units below {units}, got {item.interactions}")
+    if item.image_shape is not None and (len(item.image_shape) != 2 or math.prod(item.image_shape) != units):
+        raise ExpoundError(f"image_shape: expected rows × columns = {units} patches, got {item.image_shape}")
+
+
+def to_float_array(values: ArrayLike, name: str, ndim: int) -> NDArray[np.float32]:
+    """Return a read-only copy of `values` with `ndim` dimensions.
+
+    Raises:
+        ExpoundError: values that are not numbers, or another number of dimensions; `name` is used in the message.
+    """
+    try:
+        array = np.array(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ExpoundError(f"{name}: expected numbers, got {values!r}") from error
+    if array.ndim != ndim:
+        raise ExpoundError(f"{name}: expected {ndim} dimension{'s'[: ndim - 1]}, got shape {array.shape}")
+    # Records are hashable and compared by value, so their arrays must not change.
+    array.setflags(write=False)
+    return array
+
+
+def to_json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a deep copy as JSON reads it back. Raises ExpoundError when JSON cannot hold a value."""
+    try:
+        # Encoding once here turns tuples into lists, so that a saved and loaded record equals the original.
+        copy: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ExpoundError(f"expected values that JSON can hold, got {values!r} ({error})") from error
+    return copy
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Return whether two values have the same type and are equal; NaN equals NaN."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other, equal_nan=True)
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(is_equal, one, other))
+    # Without the type check, class 1 would equal the regression value 1.0 and True.
+    return type(one) is type(other) and bool(one == other)

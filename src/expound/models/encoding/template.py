@@ -157,24 +157,6 @@ def _find_side(span: tuple[int, int], whole: str, places: Mapping[int, tuple[int
     return None
 
 
-def encode_rows(
-    tokenizer: Any, texts: Sequence[tuple[str, ...]], max_length: int, truncation: str = "longest_first"
-) -> list[Encoding | TemplateEncoding]:
-    """Return the tokens of every text or pair, cut to `max_length`.
-
-    Raises:
-        ExpoundError: texts that cannot be cut so far, or whose characters a slow tokenizer does not keep.
-    """
-    if not tokenizer.is_fast:
-        return [encode_slowly(tokenizer, text, max_length=max_length, truncation=truncation) for text in texts]
-    columns = [list(column) for column in zip(*texts, strict=True)]
-    try:
-        return list(tokenizer(*columns, truncation=truncation, max_length=max_length, padding=False).encodings)
-    # tokenizers raises nothing narrower than Exception.
-    except Exception as error:
-        raise ExpoundError(f"the texts cannot be cut into at most {max_length} tokens: {error}") from error
-
-
 def encode_slowly(
     tokenizer: Any, texts: tuple[str, ...], *, special: bool = True, max_length: int | None = None,
     truncation: str = "longest_first",

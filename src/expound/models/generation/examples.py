@@ -16,11 +16,11 @@ from transformers import StoppingCriteria
 
 from expound.data.alignment import Alignment, align, find_text_of_tokens
 from expound.data.readers.exchanges import join_text_parts
-from expound.data.rows import check_keys
 from expound.data.spans import CONVERSATION_UNITS
 from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch
 from expound.models.encoding import encode as encoding
+from expound.models.encoding.encode import check_keys
 from expound.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template
 from expound.models.generation.conversation import find_thought_field, list_calls
 from expound.models.generation.prompt import Prompt, number_duplicates
