@@ -15,11 +15,10 @@ from expound import Explanation, Explanations, ExpoundError, explainer
 from expound.cli import main
 from expound.explainers.plan import plan_work
 from expound.explainers.registry import resolve_unit
-from expound.models.tasks import generation as generation_task
+from expound.models.tasks import base as generation_task
 from expound.reports.highlighted.highlight import highlight_explanation
 from expound.reports.highlighted.pieces import Piece, cut_text, find_prompt_extents, scores_to_levels
-from expound.reports.merging import make_response_target
-from expound.reports.records import Exchange, Unit
+from expound.reports.records import Exchange, Unit, make_response_target
 from expound.reports.terminal import render_explanation
 from expound.testing.no_side_effects import simulate_use, snapshot
 from small import NATIVE

@@ -10,7 +10,7 @@ import families
 from expound import Batch, ExplainedModel, ExpoundError
 from expound.models.batch import find_predicting_columns, find_response_positions
 from expound.models.generation.model import GeneratingModel
-from expound.models.tasks import generation as generation_task
+from expound.models.tasks import base as generation_task
 
 PROMPTS = [[9, 40, 7, 120, 11, 23, 60, 8, 31], [14, 15, 90], [5, 66, 7, 8, 101, 44]]
 RESPONSES = [[50, 51], [17, 180, 19, 33, 21], [70, 10, 99]]

@@ -17,7 +17,7 @@ from expound.data.spans import Spans, UnitName
 from expound.errors import ExpoundError
 from expound.explainers.base import Explainer, TokenScores, require_assumptions, require_finite, require_token_scores
 from expound.explainers.check_model import default_method
-from expound.explainers.gradients.paths import explain_parts
+from expound.explainers.gradients.paths import DimensionwiseExplainer, explain_parts
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
 from expound.explainers.registry import resolve_unit
@@ -240,7 +240,9 @@ def explain_batch(
             logits = require_finite_logits(model(batch).logits)
     if logits is not None:
         targets = [model.resolve_target(batch, target, logits) for target in targets]
-    scores = None if parts is None else explain_parts(method, model, batch, targets, parts)
+    scores = None
+    if parts is not None and isinstance(method, DimensionwiseExplainer):
+        scores = explain_parts(method, model, batch, targets, parts)
     if scores is None:
         scores = method.explain_each(model, batch, targets, special_tokens=special_tokens)
     if logits is None:

@@ -17,9 +17,8 @@ from expound.errors import ExpoundError
 from expound.explainers.attribute_examples import attribute
 from expound.explainers.units import list_units
 from expound.models.generation.conversation import find_parts
-from expound.models.generation.examples import prompt_to_row, show_units
+from expound.models.generation.examples import generate_responses, prompt_to_row, show_units
 from expound.models.generation.model import GeneratingModel
-from expound.models.generation.responses import generate_responses
 from expound.reports.explanations import Explanation
 from expound.reports.records import Unit
 from expound.reports.text import progress_bar

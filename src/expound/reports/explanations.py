@@ -18,8 +18,17 @@ from expound.data.registry import read_fields
 from expound.errors import ExpoundError
 from expound.reports import frames, storage
 from expound.reports.highlighted import highlight
-from expound.reports.merging import find_groups, find_margins, list_citations, sum_targets
-from expound.reports.records import Citation, Exchange, Output, Target, Unit
+from expound.reports.records import (
+    Citation,
+    Exchange,
+    Output,
+    Target,
+    Unit,
+    find_groups,
+    find_margins,
+    list_citations,
+    sum_targets,
+)
 from expound.reports.text import shorten
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from expound.reports.explanations import Explanation
 from expound.reports.highlighted import colors
 from expound.reports.highlighted.highlight import format_best_units, format_bound_legend
 from expound.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_texts
-from expound.reports.merging import describe_margins
+from expound.reports.records import describe_margins
 from expound.reports.table import has_no_colors
 from expound.reports.text import replace_control_characters
 

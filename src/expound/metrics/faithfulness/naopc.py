@@ -23,8 +23,7 @@ from expound.explainers.perturbation.beam import Beam, run_beams
 from expound.explainers.perturbation.coalitions import all_subsets, coalition_values
 from expound.metrics.faithfulness.unit_order import UnitMetric
 from expound.models import Batch, ExplainedModel
-from expound.models.perturbation.inputs import Deletion
-from expound.models.perturbation.run import RemovalMethod
+from expound.models.perturbation.run import Deletion, RemovalMethod
 
 EXACT = 10
 NOTHING = 1e-9

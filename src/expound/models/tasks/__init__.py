@@ -7,12 +7,12 @@ from transformers import PreTrainedModel
 from expound.errors import ExpoundError, unknown
 from expound.models.layers.architecture import has_head, takes_argument
 from expound.models.tasks.base import Classification as Classification
+from expound.models.tasks.base import Generation as Generation
 from expound.models.tasks.base import MultiLabel as MultiLabel
 from expound.models.tasks.base import OutputKind as OutputKind
 from expound.models.tasks.base import Regression as Regression
 from expound.models.tasks.base import Span as Span
 from expound.models.tasks.base import Task as Task
-from expound.models.tasks.generation import Generation as Generation
 
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span)}
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from expound.reports.highlighted import colors
 from expound.reports.highlighted.pieces import Piece, Spans, cut_patches, cut_response, cut_texts, scores_to_levels
 from expound.reports.highlighted.regions import DrawnImage, place_regions
-from expound.reports.merging import describe_margins
+from expound.reports.records import describe_margins
 from expound.reports.table import Table, format_latex_table
 from expound.reports.text import escape_latex, shorten
 
