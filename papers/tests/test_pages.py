@@ -127,11 +127,14 @@ def write_figures(folder, run, draw):
     pd.DataFrame(kept).to_parquet(folder / "attributions" / "explanations.parquet", index=False)
 
 
-def results_of(folder, runs="runs"):
-    store = Store(folder / runs)
-    study = load_study(folder / "study.py", recorded=store.read_sources("study-small"))
+def study_of(folder, runs="runs"):
+    study = load_study(folder / "study.py", recorded=Store(folder / runs).read_sources("study-small"))
     assert study.name == "study-small"
-    return {"one": collect_results(study, store)}
+    return study
+
+
+def results_of(folder, runs="runs"):
+    return {"one": collect_results(study_of(folder, runs), Store(folder / runs))}
 
 
 def make_page(folder, text=PART, runs="runs"):
@@ -285,9 +288,9 @@ def test_verdicts_that_were_typed_are_refused(finished, old, new, message):
 
 def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(study_folder):
     text, figures = make_page(study_folder, PART + "\n{{one}}\n"), study_folder / "figures.parquet"
-    assert export_figures([results_of(study_folder)["one"].study], Store(study_folder / "runs"), figures) == 18
+    assert export_figures([study_of(study_folder)], Store(study_folder / "runs"), figures) == 18
     again = figures.read_bytes()
-    export_figures([results_of(study_folder)["one"].study], Store(study_folder / "runs"), figures)
+    export_figures([study_of(study_folder)], Store(study_folder / "runs"), figures)
     assert figures.read_bytes() == again
     assert len(again) < 60_000
     assert "attributions" not in set(pd.read_parquet(figures)["part"])
@@ -297,7 +300,7 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(stu
     assert import_figures(figures, Store(study_folder / "elsewhere")) == 0
     assert make_page(study_folder, PART + "\n{{one}}\n", "elsewhere") == text
     export_figures(
-        [results_of(study_folder, "elsewhere")["one"].study],
+        [study_of(study_folder, "elsewhere")],
         Store(study_folder / "elsewhere"),
         study_folder / "third.parquet",
     )
@@ -308,7 +311,7 @@ def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(stu
 
 def test_figures_belong_to_their_examples_in_whatever_order_the_rows_are(study_folder):
     figures, shuffled = study_folder / "figures.parquet", study_folder / "shuffled.parquet"
-    export_figures([results_of(study_folder)["one"].study], Store(study_folder / "runs"), figures)
+    export_figures([study_of(study_folder)], Store(study_folder / "runs"), figures)
     pd.read_parquet(figures).sample(frac=1, random_state=0).to_parquet(shuffled)
     for path in (figures, shuffled):
         import_figures(path, Store(study_folder / path.stem))
@@ -331,7 +334,7 @@ def test_figures_belong_to_their_examples_in_whatever_order_the_rows_are(study_f
 
 def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(study_folder):
     store, other_store = Store(study_folder / "runs"), Store(study_folder / "elsewhere")
-    found = results_of(study_folder)["one"].study
+    found = study_of(study_folder)
     export_figures([found], store, study_folder / "figures.parquet")
     import_figures(study_folder / "figures.parquet", other_store)
     of = {run.cell.key: (run.recipe, bool(run.dataset)) for run in found.runs}
@@ -350,7 +353,7 @@ def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(study_
 
 def test_a_run_done_again_takes_the_place_of_its_figures(study_folder):
     other_store = Store(study_folder / "elsewhere")
-    found = results_of(study_folder)["one"].study
+    found = study_of(study_folder)
     export_figures([found], Store(study_folder / "runs"), study_folder / "figures.parquet")
     import_figures(study_folder / "figures.parquet", other_store)
     cell = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
@@ -373,7 +376,7 @@ def test_imported_runs_are_not_compared_with_later_ones_until_they_are_there_the
         Store(study_folder / "elsewhere"),
         PART + "\n{{one:alike}}\n",
     )
-    found = results_of(study_folder)["one"].study
+    found = study_of(study_folder)
     late = next(run.cell.key for run in found.runs if run.recipe == "slow" and run.dataset)
     store.cell_folder(late).rename(study_folder / "late")
     export_figures([found], store, study_folder / "figures.parquet")

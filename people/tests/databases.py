@@ -68,8 +68,20 @@ def postgres(initdb):
     def run(*command):
         subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, **user)
 
-    run(initdb, "--pgdata", f"{folder}/data", "--username", "expound", "--auth", "trust", "--encoding", "UTF8")
-    options = f"-k {folder} -c listen_addresses='' -c max_connections=80"
+    run(
+        initdb,
+        "--pgdata",
+        f"{folder}/data",
+        "--username",
+        "expound",
+        "--auth",
+        "trust",
+        "--encoding",
+        "UTF8",
+        "--no-sync",
+    )
+    # The server itself is never killed in tests, so it need not wait for the disk.
+    options = f"-k {folder} -c listen_addresses='' -c max_connections=80 -c fsync=off -c full_page_writes=off"
     run(control, "start", "--wait", "-D", f"{folder}/data", "-l", f"{folder}/log", "-o", options)
     try:
         yield f"postgresql://expound@/postgres?host={folder}"

@@ -21,6 +21,8 @@ from forks import find_free_port
 from sites import METHODS, TEXTS, csrf, model
 
 PEOPLE = [f"person {number}" for number in range(50 if LONG else 8)]
+DATABASES = ["sqlite", *([pytest.param("postgresql", marks=pytest.mark.postgres)] if LONG else [])]
+pytestmark = pytest.mark.parametrize("url", DATABASES, indirect=True)
 TWICE = 2
 ATTEMPTS = 5000
 
