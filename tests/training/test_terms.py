@@ -19,7 +19,7 @@ from expound.training.loop.training_module import Collator
 from expound.training.terms import ExplanationTerms
 from runs import ARGUMENTS, bert, difference, load_generated, run_in_two_processes
 
-STEPS, RATE = 5, 0.05
+STEPS, RATE = 3, 0.05
 PARAMS = {
     "rationale_alignment": {"explainer": "attention_last", "weight": 2.0},
     "attribution_entropy": {"explainer": "input_x_gradient", "weight": 0.3},
