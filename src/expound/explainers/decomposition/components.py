@@ -264,7 +264,8 @@ def propagate_feed_forward(
 
 def _fold_matrices(first: Tensor, second: Tensor, theta: Tensor) -> Tensor:
     """Return W₂ diag(θ_i) W₁ of each position: [c, d, d]."""
-    return ((second * theta[:, None]).flatten(0, 1) @ first).unflatten(0, (len(theta), -1))
+    matrices: Tensor = ((second * theta[:, None]).flatten(0, 1) @ first).unflatten(0, (len(theta), -1))
+    return matrices
 
 
 def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
