@@ -1,6 +1,7 @@
 """Which text caused a tool call, and which thought the answer: planted injections and planted decisive steps.
 
-`--part injections`, `agentdojo` and `steps` need SmolLM2-135M-Instruct; `--part thoughts` trains a small model itself.
+`--part injections`, `agentdojo`, `steps` and `gsm8k` need SmolLM2-135M-Instruct; `--part thoughts` trains a small model
+itself.
 
 Claims, made before any run:
 1. The margin of the tool's result tells injected calls from calls whose arguments the user stated: an AUC of .9 at
@@ -15,6 +16,10 @@ Claims, made before any run:
    step states a number that the answer does not have. This is an easy case: the answer repeats the step's number.
 5. Removal, suppression and resampling each rank the decisive step first in 90 % of questions at least, random scores
    in about 25 %.
+6. Solutions of GSM8K with three or four steps, given as thoughts (`--part gsm8k`), before the sentence "The answer is
+   N.": suppression ranks the last step, which states the number, first in 75 % of the problems at least, and removal
+   too; both agree on the first one in 75 %. Resampling says nothing about this model: fewer than half of its
+   continuations end the thoughts with `</think>`.
 """
 
 from __future__ import annotations
@@ -23,7 +28,9 @@ import copy
 import json
 import os
 import random
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +186,42 @@ def measure_steps(model_folder: str, count: int, seed: int) -> dict[str, Any]:
     return found
 
 
+def measure_gsm8k(model_folder: str, data: Path, count: int, output: Path) -> dict[str, Any]:
+    """Return how often each method ranks the last step of a solution first; lines of `output` are kept."""
+    model: Any = expound.load(model_folder, task="generation", dtype="float32")
+    lines = [json.loads(line) for line in output.open(encoding="utf-8")] if output.exists() else []
+    methods = {"removal": "occlusion", "suppression": "occlusion?perturbation=attend"}
+    for row in list(make_solutions(data))[len(lines) : count]:
+        found: dict[str, Any] = {"response": row["response"]}
+        for name, spec in methods.items():
+            (item,) = expound.attribute(model, row, spec, "answer", unit="thought", show_progress=False)
+            found[name] = item.scores[0].tolist()
+        found["log_prob"] = item.targets[0].log_prob
+        lines.append(found)
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+        print(found, file=sys.stderr, flush=True)
+    hits = {name: [int(np.argmax(line[name])) == len(line[name]) - 1 for line in lines] for name in methods}
+    hits["same first"] = [np.argmax(line["removal"]) == np.argmax(line["suppression"]) for line in lines]
+    shares: dict[str, Any] = {"problems": len(lines)}
+    for name, values in hits.items():
+        low, high = binomtest(int(sum(values)), len(values)).proportion_ci()
+        shares[name] = {"share": float(np.mean(values)), "low": low, "high": high}
+    return shares
+
+
+def make_solutions(data: Path) -> Iterator[dict[str, Any]]:
+    """Yield problems of GSM8K with their solutions as thoughts: three or four steps of one sentence each."""
+    for line in data.open(encoding="utf-8"):
+        problem = json.loads(line)
+        solution, answer = re.sub(r"<<.*?>>", "", problem["answer"]).split("\n#### ")
+        steps = [step.strip() for step in solution.split("\n")]
+        are_sentences = all(re.fullmatch(r"[^.!?]+(\.\d[^.!?]*)*\.", step) for step in steps)
+        if 3 <= len(steps) <= 4 and are_sentences and len(problem["question"]) < 220:
+            response = f"<think>\n{' '.join(steps)}\n</think>\n\nThe answer is {answer}."
+            yield {"messages": [{"role": "user", "content": problem["question"]}], "response": response}
+
+
 def summarize(values: list[float]) -> dict[str, float]:
     """Return mean and standard deviation."""
     return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1))}
@@ -284,11 +327,15 @@ def main() -> None:
         seed=0,
         steps=4000,
         lines="agentdojo.jsonl",
+        data="gsm8k/test.jsonl",
     )
     if options.part == "agentdojo":
         results = {options.part: measure_agentdojo(options.model, Path(options.lines))}
     elif options.part == "steps":
         results = {options.part: measure_steps(options.model, options.count, options.seed)}
+    elif options.part == "gsm8k":
+        found = measure_gsm8k(options.model, Path(options.data), options.count, Path(options.lines))
+        results = {options.part: found}
     elif options.part == "thoughts":
         results = {options.part: measure_thoughts(options.count, options.steps, options.seed)}
     else:

@@ -1,145 +1,275 @@
 #!/usr/bin/env python3
-"""Does a search find the sentences that removal of each sentence ranks first, at an eighth of its passes?
+"""Does a search find the sentences that removal of each sentence ranks first, and by how many removals?
 
-Usage: long_prompts.py MODEL SQUAD.json OUT.jsonl COUNT [TOKENS]
-       long_prompts.py OUT.jsonl
+Usage: long_prompts.py MODEL SQUAD.json OUT.jsonl [SET [PARAGRAPHS]]
+       long_prompts.py OUT.jsonl [OUT.jsonl ...]
 
-Prompts of about TOKENS tokens (default 2,000) are made of passages of SQuAD, one of which answers the question at the
-end; the response is the right answer. Sentences are removed one at a time; by `search=tree` with an eighth and a
-quarter of the passes; and one pass of each of three methods scores them, to say which to remove first. A line per
-prompt has the scores of all; a prompt that is in OUT is skipped. With OUT alone, its figures are printed.
+A set is one prompt of PARAGRAPHS (default 10) passages of SQuAD, four sentences of each, and 12 questions about it with
+the right answers: six about one passage, and six that ask for two facts of different passages at once. Each sentence,
+each paragraph, and each group that the searches ask for is removed (its token ids, by transformers alone), with all
+questions read on the same keys and values of what is left: most of the cost is that of one question. Sentences are also
+ranked by three proxies. `cache`: keys and values of the whole prompt are computed once, and question and answer are
+read without those of a sentence, so that what follows the sentence in the prompt still knows it. `flash_trace` and
+`decompx_linear`: one pass each. Every effect is a line of OUT, and effects that are there are not measured again. With
+OUT alone, searches of all budgets are simulated from the effects.
+
+The cost, counted before: of 40 sentences in 680 tokens, 50 removals read 340 tokens of the prompt and 12 · 32 of the
+questions each, 36,000 in all, and the cache 15,000 more: 3.5 minutes at 4 ms per token. A prompt of 2,000 tokens in 64
+sentences takes 8 minutes, and one of 8,000 tokens in 280 sentences, questions included, 80, on an idle processor.
 
 What was expected before the run (`best`: the sentence with the largest effect; `top 5`: the set of the five with the
 largest effects):
-1. Tree search finds the best sentence in fewer than half of the prompts at an eighth of the passes: with about 70
-   sentences these are 8 inputs, too few to reach single sentences. The top 5 are found in none.
-2. Removal of the sentences that `decompx_linear` ranks first finds the best sentence in at least 90 % of the prompts at
-   an eighth of the passes, and the top 5 in fewer than half, since effects beyond the first are small and scattered in
-   these prompts, where one passage answers.
-3. So no search is equal to exhaustive removal on the top 5 in 95 % of the prompts at an eighth of its passes.
+1. By an eighth of the removals tree search finds the top 5 of no question, and the best sentence of fewer than half.
+2. Paragraphs first (all paragraphs, then all sentences of the strongest) finds the top 5 of 95 % of the questions only
+   with more removals than there are sentences, since effects beyond the first ones are small and scattered.
+3. The first quarter of the sentences by `cache` contains the best sentence of at least 90 % of the questions, and the
+   top 5 of at least half. `flash_trace` and `decompx_linear` contain fewer.
+4. So no search equals exhaustive removal on the top 5 in 95 % of the questions by an eighth of its removals.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import random
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from scipy.stats import binomtest
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-import expound
+from expound.explainers.perturbation.tree_search import search_tree
 
-SEED = 0
-SHARES = {"an eighth": 8, "a quarter": 4}
-ORDERS = ("decompx_linear", "attn_lrp", "flash_trace")
-
-
-def make_rows(path: Path, model: Any, tokens: int) -> Iterator[dict[str, Any]]:
-    """Yield prompts whose passages have about this many tokens, in random order, each with the right answer."""
-    draw = random.Random(SEED)
-    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
-    passages, questions = [], []
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            passages.append(paragraph["context"])
-            answered = [qa for qa in paragraph["qas"] if qa["answers"]]
-            questions += [(paragraph["context"], qa["question"], qa["answers"][0]["text"]) for qa in answered]
-    while True:
-        needed, question, answer = draw.choice(questions)
-        chosen, size = [needed], 0
-        for other in draw.sample(passages, len(passages)):
-            size = len(model.tokenizer("\n\n".join(chosen))["input_ids"])
-            if size >= tokens:
-                break
-            if answer.lower() not in other.lower() and other not in chosen:
-                chosen.append(other)
-        draw.shuffle(chosen)
-        content = "\n\n".join([*chosen, f"{question} Answer in a few words."])
-        yield {"messages": [{"role": "user", "content": content}], "response": answer}
+QUESTIONS, SENTENCES, MOST_WORDS, ANSWER_WORDS = 12, 4, 22, 6
+SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)
+Lines = list[dict[str, Any]]
 
 
-def measure(model: Any, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the scores of sentences by removal of each, by both searches and by one pass, with budgets and seconds."""
-    read: list[int] = []
+def make_set(path: Path, seed: int, count: int) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """Return paragraphs of four sentences, and questions about one and about two of them with the right answers."""
+    draw = random.Random(seed)
+    windows = []
+    for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
+        for passage in article["paragraphs"]:
+            sentences = re.split(r"(?<=[.!?])\s+", passage["context"])
+            for start in range(len(sentences) - SENTENCES + 1):
+                window = sentences[start : start + SENTENCES]
+                if all(3 <= len(sentence.split()) <= MOST_WORDS for sentence in window):
+                    windows.append((passage["context"], window, find_answers(passage, window)))
+    draw.shuffle(windows)
+    chosen: list[Any] = []
+    for context, window, answers in windows:
+        if len(chosen) < count and answers and all(context != other[0] for other in chosen):
+            chosen.append((context, window, answers))
+    single = [(place, *draw.choice(answers)) for place, (_, _, answers) in enumerate(chosen)]
+    draw.shuffle(single)
+    questions = [(f"{question} Answer in a few words.", answer) for _, question, answer in single[: QUESTIONS // 2]]
+    for number in range(QUESTIONS // 2):
+        one, other = single[number % len(single)], single[(number + 1 + number // len(single)) % len(single)]
+        questions.append((f"{one[1]} {other[1]} Answer both in a few words.", f"{one[2]}; {other[2]}"))
+    return [window for _, window, _ in chosen], questions
 
-    def count(_: Any, given: tuple[torch.Tensor, ...]) -> None:
-        read.append(given[0].numel())
 
-    def score(method: str) -> list[float]:
-        item = expound.attribute(model, [row], method, "response", unit="sentence", show_progress=False)[0]
-        scores: list[float] = item.scores[0].tolist()
-        return scores
-
-    hook, begun = model.embedding.register_forward_pre_hook(count), time.perf_counter()
-    try:
-        # What the search removes alone has been removed before.
-        with model.cache_perturbed():
-            every = score("occlusion")
-            found: dict[str, Any] = {"all": every, "seconds": time.perf_counter() - begun, "tokens_read": sum(read)}
-            for name, part in SHARES.items():
-                budget = max(3, (len(every) + 1) // part)
-                found[name] = {"budget": budget, "tree": score(f"occlusion?search=tree&budget={budget}")}
-    finally:
-        hook.remove()
-    return found | {method: score(method) for method in ORDERS}
+def find_answers(passage: dict[str, Any], window: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the questions about a passage whose short answer is in exactly one sentence of a window."""
+    found = []
+    for qa in passage["qas"]:
+        texts = [answer["text"] for answer in qa["answers"]]
+        if texts and len(texts[0].split()) <= ANSWER_WORDS and sum(texts[0] in each for each in window) == 1:
+            found.append((qa["question"].strip(), texts[0]))
+    return found
 
 
-def find_largest(scores: list[float], count: int) -> set[int]:
+class Prompt:
+    """Token ids of a prompt with the sentence of each, and the ids of its questions with their answers."""
+
+    def __init__(self, model: Any, tokenizer: Any, paragraphs: Sequence[Sequence[str]], questions: Any) -> None:
+        self.model, self.head = model, model.lm_head.weight.float()
+        text = "\n\n".join(" ".join(sentences) for sentences in paragraphs) + "\n\n"
+        before, after = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "\ue000"}], tokenize=False, add_generation_prompt=True
+        ).split("\ue000")
+        encoded = tokenizer(before + text, return_offsets_mapping=True, add_special_tokens=False)
+        starts, place = list[int](), len(before)
+        self.parents = list[int]()
+        for number, sentences in enumerate(paragraphs):
+            for sentence in sentences:
+                starts.append(place)
+                self.parents.append(number)
+                place += len(sentence) + 1
+            place += 1
+        self.ids = torch.tensor(encoded["input_ids"])
+        # A token with the space before a sentence belongs to the sentence, as its last character does.
+        owners = [sum(start < end for start in starts) - 1 for _, end in encoded["offset_mapping"]]
+        self.unit = torch.tensor([owner if end <= place - 2 else -1 for owner, (_, end) in
+                                  zip(owners, encoded["offset_mapping"], strict=True)])  # fmt: skip
+        self.rows, self.answers = list[list[int]](), list[int]()
+        for question, answer in questions:
+            asked = tokenizer(question + after, add_special_tokens=False)["input_ids"]
+            given = tokenizer(answer, add_special_tokens=False)["input_ids"]
+            self.rows.append(asked + given)
+            self.answers.append(len(given))
+        self.cache = self.read(DynamicCache(), self.ids)
+        self.full = self.ask(self.cache, len(self.ids))
+
+    def read(self, cache: DynamicCache, ids: torch.Tensor) -> DynamicCache:
+        """Return a cache after it has read more tokens."""
+        if len(ids):
+            self.model(ids[None], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return cache
+
+    def ask(self, cache: DynamicCache, position: int) -> torch.Tensor:
+        """Return the log-probability of each answer after its question, whose first token has this position."""
+        cache = copy.deepcopy(cache)
+        cache.batch_repeat_interleave(len(self.rows))
+        longest = max(map(len, self.rows))
+        # Padding on the right is seen by no real token.
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in self.rows])
+        places = (position + torch.arange(longest))[None].expand(len(ids), -1)
+        hidden = self.model.model(ids, past_key_values=cache, position_ids=places, use_cache=True).last_hidden_state
+        found = []
+        for row, count, states in zip(self.rows, self.answers, hidden, strict=True):
+            end = len(row)
+            # Logits of bfloat16 would be rounded to an eighth.
+            logits = (states[end - count - 1 : end - 1].float() @ self.head.T).log_softmax(-1)
+            found.append(logits.gather(1, torch.tensor(row[end - count :])[:, None]).sum())
+        return torch.stack(found)
+
+    def remove(self, start: int, stop: int) -> torch.Tensor:
+        """Return how much the answers' log-probabilities fall without the sentences [start, stop)."""
+        keep = (self.unit < start) | (self.unit >= stop)
+        first = int((~keep).nonzero()[0])
+        cache = self.keep(torch.arange(first))
+        kept = self.ids[first:][keep[first:]]
+        return self.full - self.ask(self.read(cache, kept), int(keep.sum()))
+
+    def hide(self, unit: int) -> torch.Tensor:
+        """Return how much the answers' log-probabilities fall if questions and answers do not see a sentence."""
+        keep = self.unit != unit
+        return self.full - self.ask(self.keep(keep.nonzero()[:, 0]), len(self.ids))
+
+    def keep(self, places: torch.Tensor) -> DynamicCache:
+        """Return the keys and values of the prompt's tokens at these places."""
+        cache = copy.deepcopy(self.cache)
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys[:, :, places], layer.values[:, :, places]
+        return cache
+
+
+def measure(folder: str, data: Path, out: Path, seed: int, count: int) -> None:
+    """Append the effects that are not in `out` yet: of sentences, of paragraphs, and by proxies."""
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    paragraphs, questions = make_set(data, seed, count)
+    done = {json.dumps(line["key"]) for line in read_lines(out)}
+
+    def write(key: list[Any], values: Any) -> None:
+        with out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": key, "values": values, "seconds": time.process_time()}) + "\n")
+
+    with torch.inference_mode():
+        prompt = Prompt(model, tokenizer, paragraphs, questions)
+        units = len(prompt.parents)
+        if '["prompt"]' not in done:
+            answers = [[question, answer] for question, answer in questions]
+            about = {"parents": prompt.parents, "tokens": len(prompt.ids), "questions": answers}
+            write(["prompt"], about | {"full": prompt.full.tolist()})
+        for size in (1, SENTENCES):
+            for start in range(0, units, size):
+                key = ["remove", start, start + size]
+                if json.dumps(key) not in done:
+                    write(key, prompt.remove(start, start + size).tolist())
+        for unit in range(units):
+            if json.dumps(["cache", unit]) not in done:
+                write(["cache", unit], prompt.hide(unit).tolist())
+
+
+def read_lines(path: Path) -> Lines:
+    """Return the lines of a file, none if it does not exist."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def find_largest(scores: Sequence[float], count: int) -> set[int]:
     """Return the numbers of the units with the largest scores."""
     return set(sorted(range(len(scores)), key=lambda unit: -scores[unit])[:count])
 
 
-def print_figures(lines: list[dict[str, Any]]) -> None:
-    """Print how often the best sentence and the five best are found, with exact 95 % intervals."""
-    sizes = [len(line["all"]) for line in lines]
-    print(f"{len(lines)} prompts, {min(sizes)} to {max(sizes)} sentences")
-    for name in SHARES:
-        for method in ("tree", *ORDERS):
-            hits: dict[int, int] = {1: 0, 5: 0}
-            recall = 0.0
-            for line in lines:
-                scores, budget = line["all"], line[name]["budget"]
-                if method == "tree":
-                    scores = line[name]["tree"]
+def order_by_paragraph(paragraphs: Sequence[float], removals: int) -> list[int]:
+    """Return the sentences of the paragraphs with the largest effects, which were removed first, within the budget."""
+    left, chosen = removals - len(paragraphs), list[int]()
+    for paragraph in sorted(range(len(paragraphs)), key=lambda number: -paragraphs[number]):
+        chosen += range(paragraph * SENTENCES, (paragraph + 1) * SENTENCES)
+    return chosen[: max(0, left)]
+
+
+def simulate(path: Path) -> Iterator[tuple[str, int, list[float], list[float]]]:
+    """Yield search, removals, the scores it finds, and the effects of all sentences, for each question of a set."""
+    effects = {tuple(line["key"]): line["values"] for line in read_lines(path)}
+    parents = effects["prompt",]["parents"]
+    units = len(parents)
+    for question in range(QUESTIONS):
+        alone = [effects["remove", unit, unit + 1][question] for unit in range(units)]
+        paragraphs = [effects["remove", unit, unit + SENTENCES][question] for unit in range(0, units, SENTENCES)]
+
+        def remove(groups: Sequence[range], alone: Any = alone, paragraphs: Any = paragraphs) -> torch.Tensor:
+            # Effects of several paragraphs, or of a part of one, are taken as sums.
+            found = []
+            for group in groups:
+                if len(group) % SENTENCES == 0:
+                    found.append(sum(paragraphs[group.start // SENTENCES : group.stop // SENTENCES]))
                 else:
-                    # One input is the whole prompt; the others remove one sentence each.
-                    removed = find_largest(line[method], budget - 1)
-                    scores = [score if unit in removed else -1e9 for unit, score in enumerate(scores)]
-                for most in hits:
-                    hits[most] += find_largest(scores, most) == find_largest(line["all"], most)
-                recall += len(find_largest(scores, 5) & find_largest(line["all"], 5)) / 5 / len(lines)
-            shown = []
-            for most, count in hits.items():
-                interval = binomtest(count, len(lines)).proportion_ci()
-                shown.append(
-                    f"top {most} in {count} ({count / len(lines):.0%} [{interval.low:.0%}, {interval.high:.0%}])"
-                )
-            print(f"{name} of the passes, {method}: {', '.join(shown)}, mean recall of the top 5 {recall:.2f}")
+                    found.append(sum(alone[group.start : group.stop]))
+            return torch.tensor([found], dtype=torch.float64)
+
+        hidden = [effects["cache", unit][question] for unit in range(units)]
+        for share in SHARES:
+            removals = max(2, int(share * units))
+            yield "tree", removals, search_tree(remove, parents, removals)[0].tolist(), alone
+            orders = {
+                "paragraphs": order_by_paragraph(paragraphs, removals),
+                "cache": sorted(find_largest(hidden, removals)),
+            }
+            for name, order in orders.items():
+                yield name, removals, [alone[unit] if unit in order else -1e9 for unit in range(units)], alone
+
+
+def print_figures(paths: Sequence[Path]) -> None:
+    """Print how often the best sentence, all strong ones and the five best are found, with exact 95 % intervals."""
+    found: dict[tuple[str, int], list[list[bool]]] = {}
+    for path in paths:
+        for name, removals, scores, alone in simulate(path):
+            # The number of sentences with an effect of a tenth of the largest one at least.
+            strong = sum(effect >= max(alone) / 10 for effect in alone)
+            hits = []
+            for count in (1, strong, 5):
+                given = find_largest(scores, count)
+                # Units that were not removed have no score.
+                hits.append(given == find_largest(alone, count) and min(scores[unit] for unit in given) > -1e8)
+            found.setdefault((name, removals), []).append(hits)
+    for (name, removals), rows in found.items():
+        shown = [f"{name}, {removals} removals, {len(rows)} questions:"]
+        for place, title in enumerate(("best", "strong", "top 5")):
+            count = sum(row[place] for row in rows)
+            interval = binomtest(count, len(rows)).proportion_ci()
+            shown.append(f"{title} {count} [{interval.low:.0%}, {interval.high:.0%}]")
+        print(*shown)
 
 
 def main() -> None:
-    """Measure one prompt after the other, or print the figures of those that were measured."""
-    if len(sys.argv) == 2:
-        print_figures([json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()])
+    """Measure a set, or print the figures of those that were measured."""
+    if len(sys.argv) > 1 and sys.argv[1].endswith(".jsonl"):
+        print_figures([Path(name) for name in sys.argv[1:]])
         return
-    if len(sys.argv) < 5:
+    if len(sys.argv) < 4:
         sys.exit(__doc__)
-    out, count = Path(sys.argv[3]), int(sys.argv[4])
-    torch.set_num_threads(1)
-    # Effects of most sentences are smaller than what bfloat16 rounds.
-    model = expound.load(sys.argv[1], task="generation", dtype="float32")
-    tokens = int(sys.argv[5]) if len(sys.argv) > 5 else 2000
-    done = len(out.read_text(encoding="utf-8").splitlines()) if out.exists() else 0
-    for number, row in zip(range(count), make_rows(Path(sys.argv[2]), model, tokens), strict=False):
-        if number < done:
-            continue
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"number": number, **measure(model, row)}) + "\n")
+    seed, count = (*map(int, sys.argv[4:6]), *(0, 10)[len(sys.argv[4:6]) :])
+    measure(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), seed, count)
 
 
 if __name__ == "__main__":

@@ -54,34 +54,34 @@ def test_units_removed_in_several_calls_have_the_same_effects(monkeypatch):
 
 
 @torch.no_grad()
-def test_each_score_is_that_of_a_group_without_which_the_ids_are_read():
-    model, row = chatting(template=None), make_row(3)
-    batch = model.encode([row, make_row(1, seed=1)])
-    unit = number_units(batch, "sentence")
-    method = explainer("occlusion", unit="sentence", perturbation="remove", search="tree", budget=9)
-    scores = method.attribute(model, batch)
-    for example in range(2):
-        ids, response = batch.inputs["input_ids"][example], batch.response[example]
+@pytest.mark.parametrize("paragraphs", [3, 1])
+def test_each_drop_is_that_of_a_group_without_which_the_ids_are_read(paragraphs, monkeypatch):
+    model, measure, drops = chatting(template=None), occlusion.Occlusion._measure_drops, {}
 
-        def read(keep, ids=ids, response=response):
-            logits = model.model(ids[keep][None]).logits[0].log_softmax(-1)
-            count = int(response.sum())
-            return logits[-count - 1 : -1].gather(1, ids[response][:, None]).sum()
+    def record(self, *given):
+        found = measure(self, *given)
+        drops.update(zip(given[-1], found[0].tolist(), strict=True))
+        return found
 
-        attended = batch.attended[example]
-        own = torch.zeros(int(unit[example].max()) + 1, dtype=torch.float64)
-        own.index_add_(0, unit[example].clamp(min=0), scores[example])
-        drops, first = {}, 0
-        # Units of one group share its drop: each maximal run of equal scores is a group, or several of them.
-        for number in range(1, len(own) + 1):
-            if number == len(own) or abs(own[number] - own[first]) > 1e-9:
-                drops[first, number] = float(own[first:number].sum())
-                first = number
-        assert len(drops) <= 8
-        assert len(drops) > 3
-        for (start, stop), drop in drops.items():
-            keep = attended & ~((unit[example] >= start) & (unit[example] < stop))
-            assert drop == pytest.approx(float(read(attended) - read(keep)), abs=1e-5)
+    monkeypatch.setattr(occlusion.Occlusion, "_measure_drops", record)
+    batch = model.encode([make_row(paragraphs, seed=paragraphs)])
+    unit, ids, response = number_units(batch, "sentence")[0], batch.inputs["input_ids"][0], batch.response[0]
+    budget = 3 * paragraphs
+    method = explainer("occlusion", unit="sentence", perturbation="remove", search="tree", budget=budget)
+    scores = method.attribute(model, batch)[0]
+
+    def read(keep):
+        logits = model.model(ids[keep][None]).logits[0].log_softmax(-1)
+        count = int(response.sum())
+        return float(logits[-count - 1 : -1].gather(1, ids[response][:, None]).sum())
+
+    own = torch.zeros(int(unit.max()) + 1, dtype=torch.float64)
+    own.index_add_(0, unit.clamp(min=0), scores)
+    assert 2 <= len(drops) < budget
+    for group, drop in drops.items():
+        keep = (unit < group.start) | (unit >= group.stop)
+        assert drop == pytest.approx(read(keep | True) - read(keep), abs=1e-5)
+        assert len(group) > 1 or own[group.start] == pytest.approx(drop, abs=1e-9)
 
 
 def test_planted_evidence_is_found_within_the_budget_and_by_every_target():
@@ -106,6 +106,18 @@ def test_planted_evidence_is_found_within_the_budget_and_by_every_target():
         best = [set(found[row].topk(count).indices.tolist()) for row, count in ((0, 2), (1, 1))]
         hits += best == [set(planted[:2].tolist()), set(planted[2:].tolist())]
     assert hits >= 48
+
+
+def test_of_two_halves_one_is_removed_and_the_other_has_what_is_left():
+    removed, effects = [], torch.tensor([[0.0, 3, 0, 0, 1, 0, 0, 0]])
+
+    def measure(groups):
+        removed.append(list(groups))
+        return torch.stack([effects[:, group.start : group.stop].sum(1) for group in groups], 1)
+
+    found = search_tree(measure, [0, 0, 0, 0, 1, 1, 1, 1], 6)
+    assert removed == [[range(4), range(4, 8)], [range(2, 4), range(6, 8)], [range(1), range(1, 2)]]
+    assert found.tolist() == [[0, 3, 0, 0, 0.5, 0.5, 0, 0]]
 
 
 def test_groups_are_cut_where_larger_units_end():

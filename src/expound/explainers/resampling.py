@@ -83,6 +83,12 @@ def resample_thoughts(
             texts = [str(model.tokenizer.decode(each, skip_special_tokens=True)) for each in drawn]
             answers.append(Counter(find_answer(text, pattern) for text in texts))
             report(1)
+    unfinished, total = sum(each[UNFINISHED] for each in answers), len(starts) * n_samples
+    if 2 * unfinished > total:
+        logger.warning(
+            "%d of %d continuations have no answer after </think>, which counts as one and the same answer: raise "
+            "max_new_tokens, or choose another pattern or a model that was trained to think", unfinished, total,
+        )  # fmt: skip
     scores = [measure_divergence(*pair) for pair in pairwise(answers)]
     params = {"n_samples": n_samples, "max_new_tokens": max_new_tokens, "temperature": temperature}
     return replace(

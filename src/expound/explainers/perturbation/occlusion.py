@@ -34,10 +34,11 @@ class Occlusion(OutputExplainer):
     `unit`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's drop is shared equally by its
     tokens. `perturbation`: `mask`, `remove`, `pad`, `zero` or `attend`.
 
-    `search`: `all` removes every unit; `tree` removes paragraphs, then the units of those whose removal costs the
-    target most (hierarchical attribution of AttriBoT, Liu et al. 2025, but on the whole input). Units that were not
+    `search`: `all` removes every unit; `tree` removes groups of paragraphs, then halves of those whose removal costs
+    the target most (hierarchical attribution of AttriBoT, Liu et al. 2025, but on the whole input). Units that were not
     removed alone share the drop of their group; a group whose parts act against each other can hide them. `budget`: the
-    most inputs that `tree` reads per example; if it is enough for all units, both searches are the same.
+    most inputs that `tree` reads per example; if it is enough for all units, both searches are the same. An eighth of
+    the units finds one decisive unit of 140, three of 280 or five of 560 that are far from each other.
 
     Raises:
         ExpoundError: an unknown search, or a budget below 3.

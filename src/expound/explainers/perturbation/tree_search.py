@@ -1,8 +1,8 @@
-"""Hierarchical removal: groups of units are removed, and the strongest are divided until single units are removed."""
+"""Hierarchical removal: groups of units are removed, and the strongest are halved until single units are removed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -13,9 +13,6 @@ from expound.data.spans import UnitName
 from expound.explainers.units import number_units
 from expound.models import Batch
 
-MOST_PARTS = 4
-"""Parts that a group of units is divided into, at most: to find one unit of n, f parts at a time take f log_f n."""
-
 MeasureEffects = Callable[[Sequence[range]], Tensor]
 """Returns the effects [T, G] of removing each of G groups of units, given as ranges of their numbers, on T targets."""
 
@@ -23,9 +20,10 @@ MeasureEffects = Callable[[Sequence[range]], Tensor]
 def search_tree(measure: MeasureEffects, parents: Sequence[int], budget: int) -> Tensor:
     """Return effects [T, U] of U units on T targets, from the removal of at most `budget` groups of units.
 
-    A third of the budget goes to groups of about the same size, the rest to the parts of the groups with the largest
-    effects (of any target, relative to the target's largest). The units of a group that was not divided share its
-    effect equally; units that were removed alone have their own.
+    A third of the budget goes to groups of about the same size, the rest to halves of the groups with the largest
+    effects (of any target, relative to the target's largest). Only the smaller half is removed: the other one has what
+    is left of the group's effect, unless it is a single unit. The units of a group that was not halved share its effect
+    equally; units that were removed alone have their own.
 
     Args:
         measure: removes groups.
@@ -36,44 +34,52 @@ def search_tree(measure: MeasureEffects, parents: Sequence[int], budget: int) ->
     if len(parents) <= budget:
         return measure([range(unit, unit + 1) for unit in range(len(parents))])
     groups = divide(range(len(parents)), parents, max(2, budget // 3))
-    effects, left = measure(groups), budget - len(groups)
-    while left > 1:
-        chosen = choose_groups(groups, effects, left)
-        if not chosen:
-            break
-        parts: list[range] = []
+    effects = dict(zip(groups, measure(groups).unbind(1), strict=True))
+    left = budget - len(groups)
+    while chosen := choose_groups(effects, left):
+        removed: list[range] = []
         for group in chosen:
-            parts += divide(group, parents, min(MOST_PARTS, left))
-        kept = [number for number, group in enumerate(groups) if group not in chosen]
-        effects = torch.cat([effects[:, kept], measure(parts)], 1)
-        groups, left = [groups[number] for number in kept] + parts, left - len(parts)
-    shares = effects.new_zeros(len(effects), len(parents))
-    for number, group in enumerate(groups):
-        shares[:, group.start : group.stop] = effects[:, number, None] / len(group)
-    return shares
+            larger, smaller = halve(group, parents)
+            removed += [smaller] if len(larger) > 1 else [larger, smaller]
+        found = dict(zip(removed, measure(removed).unbind(1), strict=True))
+        left -= len(removed)
+        for group in chosen:
+            larger, smaller = halve(group, parents)
+            effects[smaller] = found[smaller]
+            effects[larger] = found.get(larger, effects.pop(group) - found[smaller])
+    shares: list[Tensor] = []
+    for group in sorted(effects, key=lambda group: group.start):
+        shares += [effects[group] / len(group)] * len(group)
+    return torch.stack(shares, 1)
 
 
-def choose_groups(groups: Sequence[range], effects: Tensor, left: int) -> list[range]:
-    """Return the groups to divide next, the one with the largest effect [T, G] first; none if all are single units.
+def choose_groups(effects: Mapping[range, Tensor], left: int) -> list[range]:
+    """Return the groups to halve next, the one with the largest effect [T] first; none if no budget is left for one.
 
-    The others have at least half of its effect, and their parts take at most half of the removals that are `left`:
-    later choices know more, but each of them reads the whole input again.
+    The others have at least a quarter of its effect: groups are halved together where possible, since each round reads
+    the whole input again.
     """
-    largest = effects.abs().amax(1, keepdim=True).clamp(min=torch.finfo(effects.dtype).tiny)
-    strength = (effects / largest).amax(0)
+    groups, values = list(effects), torch.stack(list(effects.values()), 1).abs()
+    largest = values.amax(1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+    strength = (values / largest).amax(0)
     chosen: list[range] = []
     size, least = 0, -torch.inf
     for number in strength.argsort(descending=True, stable=True).tolist():
-        own = min(len(groups[number]), MOST_PARTS)
-        if own < 2:
+        if len(groups[number]) < 2:
             continue
-        if chosen and (float(strength[number]) < least or size + own > left // 2):
+        size += 1 if len(groups[number]) > 2 else 2
+        if size > left or float(strength[number]) < least:
             break
         if not chosen:
-            least = float(strength[number]) / 2
+            least = float(strength[number]) / 4
         chosen.append(groups[number])
-        size += own
     return chosen
+
+
+def halve(group: range, parents: Sequence[int]) -> tuple[range, range]:
+    """Return the two halves of a group of several units, the one with more units first."""
+    first, second = divide(group, parents, 2)
+    return (first, second) if len(first) >= len(second) else (second, first)
 
 
 def divide(group: range, parents: Sequence[int], most: int) -> list[range]:
