@@ -51,7 +51,7 @@ class PartsOfFamily:
             following = [state.x for state in trace.layers[1:]]
             for state, after in zip(trace.layers, [*following, None], strict=True):
                 assert isinstance(state.parts, LayerParts)
-                middle, answer = compute_by_parts(state)
+                middle, answer = compute_by_parts(state, state.parts)
                 torch.testing.assert_close(middle, state.middle, **EXACT)
                 torch.testing.assert_close(answer, state.answer(torch.arange(len(middle))), **EXACT)
                 if after is not None:

@@ -185,19 +185,21 @@ def check_parts(trace: Trace, tolerance: float, last: Tensor | None = None) -> l
     unknown = []
     for number, (state, after) in enumerate(zip(trace.layers, [*following, last], strict=True)):
         own = state.answer(torch.arange(len(state.x), device=state.x.device))
-        pairs = [(add_attention(state), state.middle)]
+        pairs = [(add_attention(state, state.values), state.middle)]
         if after is not None:
             final = trace.final if after is last else None
             pairs.append((own if final is None else final(own), after))
         if not all(_are_close(found, expected, tolerance) for found, expected in pairs):
             raise ExpoundError(f"layer {number} is not what its attention, norms and feed-forward compute")
-        pairs = list(zip(compute_by_parts(state), (state.middle, own), strict=True))
+        if not isinstance(state.parts, LayerParts):
+            unknown.append(number)
+            continue
+        pairs = list(zip(compute_by_parts(state, state.parts), (state.middle, own), strict=True))
         # A value's bias reaches every position whole only if rows of attention sum to 1.
-        if isinstance(state.parts, LayerParts) and state.parts.value.bias is not None:
+        if state.parts.value.bias is not None:
             shares = state.attention.sum(-1)
             pairs.append((shares, torch.ones_like(shares)))
-        is_known = isinstance(state.parts, LayerParts)
-        if not is_known or not all(_are_close(found, expected, tolerance) for found, expected in pairs):
+        if not all(_are_close(found, expected, tolerance) for found, expected in pairs):
             unknown.append(number)
     return unknown
 
@@ -229,26 +231,17 @@ def _are_close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
 
 
-def add_attention(state: LayerState, values: Tensor | None = None) -> Tensor:
+def add_attention(state: LayerState, values: Tensor) -> Tensor:
     """Return the hidden states after the attention's residual connection, for the values [H, L, d_h] that it mixed."""
-    values = state.values if values is None else values
     return state.parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
 
 
-def compute_by_parts(state: LayerState) -> tuple[Tensor, Tensor]:
-    """Return the hidden states after the attention's residual connection, and those after the layer, by its weights.
-
-    What is not computed by known weights is as in the pass.
-    """
-    parts = state.parts
-    if not isinstance(parts, LayerParts):
-        return state.middle, state.answer(torch.arange(len(state.x), device=state.x.device))
-    before = state.x
-    if parts.norm_first:
-        before = parts.norms[0](before)
+def compute_by_parts(state: LayerState, parts: LayerParts) -> tuple[Tensor, Tensor]:
+    """Return the hidden states after the attention's residual connection, and those after the layer, by its weights."""
+    before = parts.norms[0](state.x) if parts.norm_first else state.x
     values = parts.value(before) if state.latent_scale is None else parts.value(before) * state.latent_scale
     middle = add_attention(state, values.unflatten(-1, (len(state.values), -1)).transpose(0, 1))
-    between = parts.norms[1 if parts.norm_first else 0](state.x if parts.is_parallel else middle)
+    between = parts.norms[int(parts.norm_first)](state.x if parts.is_parallel else middle)
     wide = parts.into(between)
     slope = activations.zero_origin_slope(parts.activation)
     if parts.gate is None:
