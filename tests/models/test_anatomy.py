@@ -10,7 +10,7 @@ from expound.errors import ExpoundError
 from expound.models.layers import activations
 from expound.models.layers.architecture import get_layers, get_module
 from expound.models.layers.layer_parts import get_layer_parts, is_norm_layer, to_affine, to_norm
-from expound.models.passes.find_record import find_record
+from expound.models.passes.layer_calls import find_record
 
 CONFIGS = {name: known.config for name, known in families.FAMILIES.items()} | two_sided.SMALL
 

@@ -16,7 +16,7 @@ from expound.explainers.decomposition.trace import compute_by_parts, trace_examp
 from expound.models import Batch, ExplainedModel
 from expound.models.layers import activations
 from expound.models.layers.layer_parts import LayerParts, get_head_parts
-from expound.models.passes import find_record
+from expound.models.passes import layer_calls
 from families import replace_rms_norms
 
 LENGTHS = (9, 6, 2)
@@ -61,7 +61,7 @@ class PartsOfFamily:
     def test_the_parts_of_a_head_compute_the_logits(self, model: ExplainedModel) -> None:
         """The parts of the head give the logits from the last hidden states at the readout position."""
         batch = make_inputs(model)
-        parts = get_head_parts(model.model, find_record.find_record(model, batch).head)
+        parts = get_head_parts(model.model, layer_calls.find_record(model, batch).head)
         readout = model.readout_weights(batch, torch.zeros(len(batch), dtype=torch.long))
         for weights, trace in zip(readout, trace_examples(model, batch), strict=True):
             end = trace.layers[-1].answer(torch.arange(len(trace.positions)))
@@ -124,7 +124,7 @@ class TestNativeFamilies(PartsOfFamily):
 def test_a_wrong_record_is_caught(part, changes, test, message, monkeypatch):
     contract = PartsOfFamily()
     contract.small_config = families.FAMILIES["bert"].config
-    model, derive = PartsOfFamily.model.__wrapped__(contract, "bert"), find_record.derive_record
+    model, derive = PartsOfFamily.model.__wrapped__(contract, "bert"), layer_calls.derive_record
 
     def derive_wrongly(*given):
         record = derive(*given)
@@ -132,6 +132,6 @@ def test_a_wrong_record_is_caught(part, changes, test, message, monkeypatch):
             return replace(record, layers=tuple(replace(layer, **changes) for layer in record.layers))
         return replace(record, **{part: replace(getattr(record, part), **changes)})
 
-    monkeypatch.setattr(find_record, "derive_record", derive_wrongly)
+    monkeypatch.setattr(layer_calls, "derive_record", derive_wrongly)
     with pytest.raises((AssertionError, ExpoundError), match=message):
         getattr(contract, test)(model)

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 import expound
 import families
 from expound import ExpoundError
-from expound.models.passes.find_record import find_record
+from expound.models.passes.layer_calls import find_record
 from expound.objectives import CrossEntropy
 from expound.recipes import RECIPES
 from expound.training import RunOptions, fine_tune

@@ -24,8 +24,7 @@ from expound.models.layers.held_factors import HeldFactors
 from expound.models.layers.layer_parts import AttentionParts, Layer, LayerParts, Norm, Record, get_layer_parts, to_norm
 from expound.models.layers.operations import mark_input
 from expound.models.passes.capture import intercept_inputs, record_attention
-from expound.models.passes.find_record import find_record
-from expound.models.passes.layer_calls import LayerCall, record_layer_calls
+from expound.models.passes.layer_calls import LayerCall, find_record, record_layer_calls
 from expound.models.state import freeze_weights
 
 CAPTURE = Capture(attentions=True, heads=True)

@@ -16,7 +16,7 @@ from expound.models.batch import Batch, find_last_tokens
 from expound.models.hugging_face import MODEL_ERRORS, HuggingFaceModel, is_exact, remember
 from expound.models.layers.architecture import get_layers, get_module
 from expound.models.layers.operations import mark_input
-from expound.models.passes.find_record import find_record
+from expound.models.passes.layer_calls import find_record
 
 NO_ID = -1
 # Blocks may be nested; the hooks of two blocks on one layer would cut its positions twice.

@@ -1,4 +1,4 @@
-"""Recording of each layer's call, so that a layer can be run again on its own."""
+"""What one pass shows of the layers: the record of their parts, and their calls, so that a layer can run again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,33 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from expound.errors import ExpoundError
-from expound.models.batch import Batch, Capture
-from expound.models.hugging_face import HuggingFaceModel
+from expound.models.batch import PER_POSITION, Batch, Capture
+from expound.models.hugging_face import MOST, HuggingFaceModel, remember, take_example
 from expound.models.layers.architecture import encoder_decoder_error, get_layers
+from expound.models.layers.derive_record import derive_record
+from expound.models.layers.layer_parts import Record
 from expound.models.layers.operations import mark_input
 from expound.models.passes.capture import intercept_inputs, record_attention
+
+
+def find_record(model: Any, batch: Batch) -> Record:
+    """Return the record of a model's layers and head, derived from an example of the batch at the first call.
+
+    Raises:
+        ExpoundError: see `derive_record`; also for an encoder with a decoder.
+    """
+    if model.is_encoder_decoder:
+        raise encoder_decoder_error()
+
+    def derive() -> Record:
+        alone = take_example(model, batch)
+        if alone.response is not None:
+            # One token of a long response is enough.
+            alone = alone._map_tensors(lambda values: values[:, : MOST + 1], PER_POSITION)
+        return derive_record(model, alone)
+
+    record: Record = remember(model, "layer record", derive)
+    return record
 
 
 @dataclass(frozen=True)
