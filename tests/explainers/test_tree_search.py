@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+import families
 from chats import chatting
-from expound import ExpoundError, attribute, explainer
+from expound import ExpoundError, attribute, explainer, load
 from expound.explainers.perturbation import occlusion
 from expound.explainers.perturbation.tree_search import divide, search_tree
 from expound.explainers.units import number_units
-from expound.models.perturbation.run import run_perturbed
+from expound.models.perturbation.run import run_hidden, run_perturbed
 
 WORDS = ["small", "town", "moving", "film", "long", "story", "dull", "plot", "great", "acting", "women", "packages"]
 
@@ -124,6 +125,38 @@ def test_groups_are_cut_where_larger_units_end():
     assert divide(range(7), [0, 0, 1, 1, 1, 2, 2], 8) == [range(2), range(2, 5), range(5, 7)]
     assert divide(range(7), [0, 0, 1, 1, 1, 2, 2], 2) == [range(5), range(5, 7)]
     assert divide(range(2, 5), [0, 0, 1, 1, 1, 2, 2], 2) == [range(2, 4), range(4, 5)]
+
+
+@torch.no_grad()
+def test_units_that_the_answer_misses_in_the_cache_are_removed():
+    """What a unit's keys and values are worth is that of a pass with our own mask; drops of the strongest are exact."""
+    model, row = chatting(template=None), make_row(2)
+    batch = model.encode([row])
+    unit, ids = number_units(batch, "sentence")[0], batch.inputs["input_ids"]
+    count, end = int(batch.response.sum()), int((unit == 9).nonzero()[0])
+    full = model.model(ids).logits[0].log_softmax(-1)[-count - 1 : -1].gather(1, ids[0, -count:, None]).sum()
+    hidden = run_hidden(model, batch, [unit == number for number in range(10)])
+    misses = []
+    for number in range(9):
+        mask = torch.ones(len(unit), len(unit)).tril().bool()
+        mask[end:, unit == number] = False
+        bias = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e300)
+        logits = model.model(ids, attention_mask=bias[None, None]).logits[0].log_softmax(-1)
+        own = logits[-count - 1 : -1].gather(1, ids[0, -count:, None]).sum()
+        assert float(hidden[number, 0, :, 0].sum()) == pytest.approx(float(own), abs=1e-6)
+        misses.append(float(full - own))
+    usual = attribute(model, row, "occlusion", unit="sentence")[0].scores[0]
+    found = attribute(model, row, "occlusion?search=cache&budget=5", unit="sentence")[0].scores[0]
+    removed = np.flatnonzero(found)
+    assert len(removed) == 4
+    np.testing.assert_allclose(found[removed], usual[removed], atol=1e-6)
+    assert set(np.argsort(misses)[::-1][:3]) <= set(removed)
+    with pytest.raises(ExpoundError, match="take search='tree'"):
+        attribute(
+            load((families.tiny("bert"), families.tokenizer())),
+            "small town . moving film . long story",
+            "occlusion?search=cache&budget=3",
+        )
 
 
 def test_a_search_needs_a_budget():

@@ -18,9 +18,9 @@ from expound.explainers.base import OutputExplainer, TokenScores, select_target
 from expound.explainers.perturbation.tree_search import find_parents, search_tree
 from expound.explainers.units import number_units, spread
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.perturbation.run import RemovalMethod, run_perturbed
+from expound.models.perturbation.run import RemovalMethod, run_hidden, run_perturbed
 
-Search = Literal["all", "tree"]
+Search = Literal["all", "tree", "cache"]
 UNITS_AT_ONCE = 128
 """Changed inputs that are prepared at a time: memory does not grow with the number of units."""
 
@@ -38,7 +38,9 @@ class Occlusion(OutputExplainer):
     the target most (hierarchical attribution of AttriBoT, Liu et al. 2025, but on the whole input). Units that were not
     removed alone share the drop of their group; a group whose parts act against each other can hide them. `budget`: the
     most inputs that `tree` reads per example; if it is enough for all units, both searches are the same. An eighth of
-    the units finds one decisive unit of 140, three of 280 or five of 560 that are far from each other.
+    the units finds one decisive unit of 140, three of 280 or five of 560 that are far from each other. `cache`: only
+    the units are removed that a causal language model misses most when question and answer do not see their keys and
+    values, at the cost of one more pass and the end of the prompt per unit; other units have the score 0.
 
     Raises:
         ExpoundError: an unknown search, or a budget below 3.
@@ -69,14 +71,15 @@ class Occlusion(OutputExplainer):
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return the number of passes: at most one per unit, plus one for the full input; equal inputs are run once."""
-        return (min(length + 1.0, self.budget) if self.search == "tree" else length + 1.0), 0.0
+        most = {"all": length + 1.0, "tree": self.budget, "cache": self.budget + 1.0}[self.search]
+        return min(length + 1.0, most), 0.0
 
     def compute(
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
         """Return the drops p_c(x) − p_c(x without the unit), and the logits of the full input."""
         unit = number_units(batch, self.unit)
-        if self.search == "tree" and int(unit.max()) + 2 > self.budget:
+        if self.search != "all" and int(unit.max()) + 2 > self.budget:
             return self._search(model, batch, targets, unit)
         parts, count = list[Tensor](), max(int(unit.max()), 0) + 1
         # Number −1 keeps everything: the full input runs in the same passes, and its logits serve for the prediction.
@@ -105,12 +108,30 @@ class Occlusion(OutputExplainer):
                 for target in targets
             ]
             measure = partial(self._measure_drops, model, alone, number, own, full)
-            found = search_tree(measure, find_parents(alone, self.unit, number), self.budget - 1)
+            if self.search == "cache":
+                found = self._search_by_cache(model, alone, number, own, full)
+            else:
+                found = search_tree(measure, find_parents(alone, self.unit, number), self.budget - 1)
             answers.append(full[0, 0])
             for target_scores, drops in zip(scores, found, strict=True):
                 target_scores.append(spread(drops[None], number[None])[0])
         logits = pad_sequence(answers, batch_first=True)
         return [TokenScores(torch.stack(rows), logits=logits) for rows in scores]
+
+    def _search_by_cache(
+        self, model: ExplainedModel, batch: Batch, number: Tensor, targets: Sequence[Tensor], full: Tensor
+    ) -> Tensor:
+        """Return the drops [T, U] of the units that T targets of one example miss most in the cache, 0 of others."""
+        units = range(int(number.max()) + 1)
+        logits = run_hidden(model, batch, [number == unit for unit in units])
+        score = model.task.score_removal
+        missed = torch.stack([(score(full, target) - score(logits, target))[:, 0] for target in targets])
+        largest = missed.abs().amax(1, keepdim=True).clamp(min=torch.finfo(missed.dtype).tiny)
+        chosen = (missed / largest).amax(0).topk(self.budget - 1).indices.sort().values
+        groups = [range(unit, unit + 1) for unit in chosen.tolist()]
+        drops = torch.zeros_like(missed)
+        drops[:, chosen] = self._measure_drops(model, batch, number, targets, full, groups)
+        return drops
 
     def _measure_drops(
         self, model: ExplainedModel, batch: Batch, number: Tensor, targets: Sequence[Tensor], full: Tensor,

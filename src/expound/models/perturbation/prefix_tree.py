@@ -6,7 +6,7 @@ The texts form a tree of their common beginnings. Each branch is run once, on th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -40,11 +40,15 @@ KeyValues = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class PerturbedText:
-    """Token ids [n] that end with `response` generated tokens, and the response's foils, if any."""
+    """Token ids [n] that end with `response` generated tokens, and the response's foils, if any.
+
+    `skipped` positions are left out between a cached beginning and the tokens after it.
+    """
 
     ids: Tensor
     response: int
     foil: Tensor | None = None
+    skipped: int = 0
 
     @property
     def shareable_tokens(self) -> int:
@@ -142,6 +146,36 @@ def run_prefix_tree(model: Any, texts: Sequence[PerturbedText], budget: int) -> 
     return answers
 
 
+def run_without_cached(model: Any, text: PerturbedText, units: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return the response's tables if the text's end, from the last unit on, does not see each unit's keys and values.
+
+    These are computed once, from the whole text, so tokens between a unit and the end still know the unit.
+
+    Args:
+        model: a `GeneratingModel` that `supports_prefix_sharing`.
+        text: the text, without a foil.
+        units: masks [n] of the tokens of each unit, in the order of the text.
+
+    Returns:
+        A table [R, 2] per unit; None if the model's cache does not keep all tokens.
+    """
+    _, new = _continue(model, [text], [[]])
+    whole, end = new.copy(0), int(units[-1].nonzero()[0])
+    if any(keys.shape[1] < text.shareable_tokens for keys, _ in whole):
+        return None
+    tables: list[Tensor] = []
+    rows = max(1, CACHED_TOKENS.get(model.device.type, CACHED_TOKENS["cuda"]) // len(text.ids))
+    for first in range(0, len(units), rows):
+        texts, past = list[PerturbedText](), list[list[KeyValues]]()
+        for unit in units[first : first + rows]:
+            seen = (~unit[:end]).nonzero()[:, 0]
+            past.append([[(keys[:, seen], values[:, seen]) for keys, values in whole]])
+            ids = torch.cat([text.ids[:end][seen], text.ids[end:][~unit[end:]]])
+            texts.append(replace(text, ids=ids, skipped=end - len(seen)))
+        tables += list(_continue(model, texts, past)[0])
+    return tables
+
+
 def _run_branches(model: Any, texts: Sequence[PerturbedText], branches: Sequence[Branch], budget: int) -> list[Tensor]:
     kept: dict[int, KeyValues] = {}
     parents = {branch.parent for branch in branches}
@@ -224,6 +258,7 @@ def _continue(
     starts = torch.tensor(prefix, device=ids.device)[:, None]
     ends = torch.tensor([len(row) for row in new], device=ids.device)[:, None]
     responses = torch.tensor([[text.response] for text in texts], device=ids.device)
+    skipped = torch.tensor([[text.skipped] for text in texts], device=ids.device)
     real = place < ends
     # Prefixes are at the right end of the cache, padding before them; new tokens are padded on the right.
     is_prefix = torch.arange(longest_prefix, device=ids.device) >= longest_prefix - starts
@@ -233,7 +268,7 @@ def _continue(
             "input_ids": ids,
             # Padding on the right needs no mask: attention is causal, so no real token sees it.
             "attention_mask": torch.cat([is_prefix, torch.ones_like(real)], 1).long(),
-            "position_ids": (starts + place).where(real, 0) + model.first_position,
+            "position_ids": (starts + skipped + place).where(real, 0) + model.first_position,
         },
         attended=real,
         content=real,

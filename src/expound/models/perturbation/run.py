@@ -26,6 +26,7 @@ from expound.models.passes.hooks import skip_unread_positions
 from expound.models.perturbation.prefix_tree import (
     PerturbedText,
     run_prefix_tree,
+    run_without_cached,
     shares_prefixes,
     supports_prefix_sharing,
 )
@@ -369,6 +370,28 @@ def run_perturbed(
     # Copies, so that a caller who writes into its tensors does not change the cache.
     cache.last = (batch, keep.clone(), perturbation, logits)
     return logits.clone()
+
+
+def run_hidden(model: HuggingFaceModel, batch: Batch, units: Sequence[Tensor]) -> Tensor:
+    """Return the logits [U, 1, R, 2] of one example if question and answer do not see the keys and values of a unit.
+
+    It costs one pass, and for each of U units (masks [L]) the tokens from the last unit on.
+
+    Raises:
+        ExpoundError: a model without a plain cache of keys and values, a foil, or images.
+    """
+    find_failure(model, "padding", Probe(model, batch))
+    tables: list[Tensor] | None = None
+    is_plain = batch.foil is None and batch.images is None and batch.region_of is None and not model.is_remote
+    if is_plain and supports_prefix_sharing(model) and shares_prefixes(model, batch):
+        texts = Deletion(model, batch, batch.attended[None]).get_texts(torch.zeros(1, dtype=torch.long))
+        if texts is not None:
+            with torch.no_grad(), model.evaluation_mode(), skip_unread_positions(model, batch):
+                tables = run_without_cached(model, texts[0], [unit[batch.attended[0]] for unit in units])
+    if tables is None:
+        raise ExpoundError("only texts of a causal language model with a plain key/value cache are searched by "
+                           "search='cache': take search='tree'")  # fmt: skip
+    return torch.stack(tables)[:, None]
 
 
 def _run_blended(model: HuggingFaceModel, batch: Batch, keep: Tensor, perturbation: RemovalMethod) -> Tensor:
