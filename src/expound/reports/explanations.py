@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from expound.data.provenance import to_json_value
 from expound.data.registry import read_fields
 from expound.errors import ExpoundError
-from expound.reports import frames, storage
+from expound.reports import storage
 from expound.reports.highlighted import highlight
 from expound.reports.records import (
     Citation,
@@ -255,7 +255,20 @@ class Explanation:
         Raises:
             ExpoundError: the explanations have other units or another number of targets.
         """
-        return frames.compare_scores(self, other)
+        if self.unit_texts != other.unit_texts or len(self.targets) != len(other.targets):
+            raise ExpoundError(
+                f"expected two explanations of the same units and targets, got units '{self.unit}' and "
+                f"'{other.unit}': explain the same example, and aggregate() both to one unit"
+            )
+        frame = self.to_pandas(long=True)[["target", "unit"]]
+        names = [self.method, other.method]
+        if names[0] == names[1]:
+            names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+        for name, item in zip(names, (self, other), strict=True):
+            largest = np.abs(item.scores).max(1, keepdims=True, initial=0)
+            scaled = np.divide(item.scores, largest, out=np.zeros_like(item.scores), where=largest > 0)
+            frame[name] = scaled.ravel()
+        return frame.assign(difference=frame[names[1]] - frame[names[0]])
 
     def to_pandas(self, side: Literal["input", "response"] = "input", *, long: bool = False) -> pd.DataFrame:
         """Return the scores with targets as rows and units, or a response's own tokens, as columns.
@@ -265,7 +278,23 @@ class Explanation:
         Raises:
             ExpoundError: the response's tokens have no scores.
         """
-        return frames.make_frame(self, side, long=long)
+        import pandas as pd
+
+        if side == "response":
+            if self.exchange is None or self.response_scores is None:
+                raise ExpoundError("the response's own tokens have no scores: explain with attribute_target")
+            tokens = list(self.exchange.tokens)
+            return pd.DataFrame(self.response_scores, index=list(self.target_texts), columns=tokens)
+        if not long:
+            return pd.DataFrame(self.scores, index=list(self.target_texts), columns=list(self.unit_texts))
+        rows = []
+        for target, scores in zip(self.targets, self.scores.tolist(), strict=True):
+            for unit, score in zip(self.units, scores, strict=True):
+                about = {"index": self.index, "method": self.method, "target": target.text}
+                place = {"unit": unit.text, "segment": unit.segment, "start": unit.start, "end": unit.end}
+                rows.append(about | {"probability": target.probability} | place | {"score": score})
+        columns = ("index", "method", "target", "probability", "unit", "segment", "start", "end", "score")
+        return pd.DataFrame(rows, columns=columns)
 
     def plot(self, kind: str | None = None) -> Figure:
         """Return a matplotlib figure: `bars` of the strongest units, a `waterfall`, or a `heatmap` of targets × units.
