@@ -380,7 +380,6 @@ def run_hidden(model: HuggingFaceModel, batch: Batch, units: Sequence[Tensor]) -
     Raises:
         ExpoundError: a model without a plain cache of keys and values, a foil, or images.
     """
-    find_failure(model, "padding", Probe(model, batch))
     tables: list[Tensor] | None = None
     is_plain = batch.foil is None and batch.images is None and batch.region_of is None and not model.is_remote
     if is_plain and supports_prefix_sharing(model) and shares_prefixes(model, batch):
