@@ -228,7 +228,7 @@ def label_with_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) 
     """Return the batch with the model's own predictions as labels."""
     if model.task.is_generated or not model.task.supports("one_target"):
         raise ExpoundError(
-            "students learn one class, a value or a span per example, not text or several labels at once"
+            "students learn one class, a value or a span per example, not several labels at once or text"
         )
     if model.task.predicts_number:
         return replace(batch, labels=logits.detach().squeeze(-1))
