@@ -53,7 +53,7 @@ PROGRAMS = {
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark tests, and deselect those whose programs are missing. Browser tests are retried once."""
+    """Mark tests, deselect those whose programs are missing, and run slow files first; retry browser tests once."""
     for item in items:
         if REAL & set(item.fixturenames):
             item.add_marker(pytest.mark.real)
@@ -67,6 +67,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+    # A worker gets whole files: one that takes minutes is not begun last.
+    long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish():

@@ -96,10 +96,11 @@ def https_proxy(folder, address):
         there = await asyncio.open_connection(where.hostname, where.port)
         await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
 
-    server = loop.run_until_complete(asyncio.start_server(connect, "localhost", 0, ssl=context))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
+        starting = asyncio.start_server(connect, "localhost", 0, ssl=context)
+        server = asyncio.run_coroutine_threadsafe(starting, loop).result(30)
         yield server.sockets[0].getsockname()[1], ssl.create_default_context(cafile=certificate)
     finally:
         loop.call_soon_threadsafe(loop.stop)

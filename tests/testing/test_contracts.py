@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -69,7 +70,7 @@ def ranker(tmp_path_factory):
     """The folder of a chat model."""
     folder = tmp_path_factory.mktemp("ranker")
     families.tiny("gpt2", "CausalLM", n_positions=2000).save_pretrained(folder)
-    tokenizer = families.tokenizer("gpt2")
+    tokenizer = copy.deepcopy(families.tokenizer("gpt2"))
     tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     tokenizer.save_pretrained(folder)
     return folder
