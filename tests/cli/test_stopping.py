@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from functools import partial
@@ -51,6 +52,7 @@ def test_a_demo_that_is_interrupted_in_training_resumes(tmp_path, capsys, monkey
     shown = capsys.readouterr()
     assert "\nOn 4 examples, " in shown.out
     assert "report: demo/comparison/report.html" in shown.err.splitlines()
+    assert re.fullmatch(r"the demo took \d+ (s|min)", shown.err.splitlines()[-1])
 
 
 def test_a_comparison_that_is_terminated_says_what_is_kept(tmp_path):

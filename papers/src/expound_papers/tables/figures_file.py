@@ -287,14 +287,20 @@ def _restore_frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
     name_codes, names = pd.factorize(rows["name"])
     table = np.full((len(entries), len(names)), np.nan)
     table[entry_codes, name_codes] = rows["value"]
-    frame = pd.DataFrame(table, columns=list(names))
-    frame.insert(0, "example", entries // len(methods))
+    # All columns at once, since pandas is slow to insert a single one.
+    columns: dict[str, Any] = {"example": entries // len(methods)}
     if part != PREDICTIONS:
-        frame.insert(1, "method", methods[entries % len(methods)])
-        return frame
-    predicted = [name for name in names if name.startswith(PREDICTED)]
-    predicted.sort(key=lambda name: int(name.removeprefix(PREDICTED)))
-    return frame.drop(columns=predicted).assign(predicted=list(frame[predicted].to_numpy(np.float32)))
+        columns["method"] = methods[entries % len(methods)]
+        return pd.DataFrame(columns | dict(zip(names, table.T, strict=True)))
+    order = {name: number for number, name in enumerate(names)}
+    predicted = sorted((name for name in names if name.startswith(PREDICTED)), key=_get_predicted_class)
+    columns |= {name: table[:, number] for name, number in order.items() if name not in predicted}
+    columns["predicted"] = list(table[:, [order[name] for name in predicted]].astype(np.float32))
+    return pd.DataFrame(columns)
+
+
+def _get_predicted_class(name: str) -> int:
+    return int(name.removeprefix(PREDICTED))
 
 
 def _to_json(value: Any) -> str:
