@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -220,3 +222,19 @@ def test_an_unknown_start_names_the_known_ones():
     model = decomposable.shared_model("bert")
     with pytest.raises(ExpoundError, match="embeddings, hidden"):
         DecompXLinear(start="words").attribute(model, decomposable.batch(model), TARGET)
+
+
+def test_token_types_in_the_layer_of_words_are_added_like_positions():
+    model = shared("gpt2")
+    batch = model.encode(["a moving film"])
+    typed = replace(batch, inputs={**batch.inputs, "token_type_ids": torch.ones_like(batch.inputs["input_ids"])})
+    scores = DecompXLinear().attribute(model, typed)
+    transformer = model.model.transformer
+    with torch.no_grad():
+        positions = transformer.wpe.weight.clone()
+        transformer.wpe.weight += transformer.wte.weight[1]
+        try:
+            expected = DecompXLinear().attribute(model, batch)
+        finally:
+            transformer.wpe.weight.copy_(positions)
+    torch.testing.assert_close(scores, expected)

@@ -82,7 +82,7 @@ def removal(study: Study) -> None:
     runs = {"MiniLM-SST2": study.train("As it is", None, on_parts, TUNED)}
     runs |= {name: decoders.at(model=name) for name in ("Llama", "GPT-2")}
     for name, each in runs.items():
-        # Its rules do not prove their assumptions on this model, so it is refused.
+        # Not run: its rules refused this model, whose token types they took for words.
         some_names = [method for method in names if (name, method) != ("GPT-2", "decompx_linear")]
         study.judge(f"removal, {name}", each, some, choose(METHODS, *some_names), REMOVAL)
     for name in runs:

@@ -39,12 +39,21 @@ def apply_backward_rules(
     """
     is_frozen = not any(weight.requires_grad for weight in model.parameters())
     operations = OperationRules(factors, rules, is_frozen=is_frozen, explained=explained)
+    is_marked = False
+
+    def begin(module: nn.Module, inputs: Any) -> None:
+        nonlocal is_marked
+        is_marked = False
 
     def mark(module: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
+        nonlocal is_marked
+        # Later calls of a pass are no words: GPT-2 looks up token types in the same layer.
+        if isinstance(output, Tensor) and not is_marked:
+            is_marked = True
             mark_input(output)
 
     with ExitStack() as scope:
+        scope.enter_context(model.register_forward_pre_hook(begin))
         scope.enter_context(get_embedding(model).register_forward_hook(mark))
         for module in model.modules():
             if is_activation(module):
