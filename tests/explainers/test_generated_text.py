@@ -7,7 +7,7 @@ import torch
 import families
 from causal import CAUSAL, causal
 from expound import ExpoundError, explainer
-from expound.explainers import base
+from expound.explainers import single_pass
 from expound.models.generation.model import GeneratingModel
 from expound.testing.no_side_effects import simulate_use, snapshot
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right, shared_generating
@@ -160,9 +160,9 @@ def test_several_targets_at_once_have_the_scores_of_each_alone(monkeypatch, meth
     model = (two_sided if family in TWO_SIDED else causal)(family, dtype)
     batch, single = model.batch(PROMPTS, RESPONSES), explainer(method)
     targets = torch.tensor([[[token, token + 1]] * len(PROMPTS) for token in (0, 1)])
-    monkeypatch.setattr(base, "TOKENS_PER_BACKWARD_PASS", 0)
+    monkeypatch.setattr(single_pass, "TOKENS_PER_BACKWARD_PASS", 0)
     apart = single.attribute_each(model, batch, targets)
-    monkeypatch.setattr(base, "TOKENS_PER_BACKWARD_PASS", 1 << 20)
+    monkeypatch.setattr(single_pass, "TOKENS_PER_BACKWARD_PASS", 1 << 20)
     together = single.attribute_each(model, batch, targets)
     close = {"rtol": 1e-4, "atol": 1e-6} if single_precision else {"rtol": 1e-9, "atol": 1e-12}
     torch.testing.assert_close(together, apart, **close)

@@ -14,8 +14,8 @@ from causal import CAUSAL, causal
 from chats import CHAT, chatting, tokenizer
 from expound.cli import main
 from expound.cli.explain import generated
-from expound.explainers.base import count_targets_per_pass
 from expound.explainers.plan import count_saved_bytes, plan_work
+from expound.explainers.single_pass import count_targets_per_pass
 from expound.models.generation.model import GeneratingModel
 from two_sided import two_sided
 

@@ -19,7 +19,7 @@ the logit, and a test compares it and `alti` on seven causal architectures with 
 is held; backward rules pass if they explain the whole prediction, and a test compares them on a dozen architectures
 with finite differences of a network that is held; `deep_lift` refuses models on which its scores do not sum to the
 change of the output. All others, occlusion of images, and attention of encoder-decoders are only compared with
-themselves on the example without padding, which shows that padding changes nothing, not that the scores are
+themselves on the example without padding, which shows that padding does not change the scores, not that they are
 right."""
 START, END = "<!-- sweep -->", "<!-- /sweep -->"
 

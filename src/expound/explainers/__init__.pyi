@@ -10,10 +10,8 @@ from .backward_rules.decompx_linear import DecompXLinear as DecompXLinear
 from .backward_rules.gim import Gim as Gim
 from .backward_rules.lrp import AttnLrp as AttnLrp
 from .backward_rules.lrp import CpLrp as CpLrp
-from .base import EmbeddingGradient as EmbeddingGradient
 from .base import Explainer as Explainer
 from .base import OutputExplainer as OutputExplainer
-from .base import SinglePass as SinglePass
 from .base import TokenScores as TokenScores
 from .check_model import MethodReport as MethodReport
 from .check_model import ModelReport as ModelReport
@@ -57,5 +55,7 @@ from .resampling import resample_thoughts as resample_thoughts
 from .seeding import example_generators as example_generators
 from .seeding import example_seeds as example_seeds
 from .seeding import gaussian_noise as gaussian_noise
+from .single_pass import EmbeddingGradient as EmbeddingGradient
+from .single_pass import SinglePass as SinglePass
 from .units import number_units as number_units
 from .units import spread as spread

@@ -13,16 +13,10 @@ from torch import Tensor
 
 from expound.data.spans import UnitName
 from expound.explainers.backward_rules.rules import BackwardRules
-from expound.explainers.base import (
-    EmbeddingGradient,
-    Explainer,
-    SinglePass,
-    count_targets_per_pass,
-    require_removal,
-    require_token_scores,
-)
+from expound.explainers.base import Explainer, require_removal, require_token_scores
 from expound.explainers.gradients.paths import is_forward_cheaper
 from expound.explainers.registry import is_removal_method, resolve_unit
+from expound.explainers.single_pass import EmbeddingGradient, SinglePass, count_targets_per_pass
 from expound.explainers.units import list_units
 from expound.models import ExplainedModel
 from expound.models.generation.examples import prompt_to_row, show_units

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.explainers.base import OF_ATTENTION, OutputExplainer, SinglePass
+from expound.explainers.base import OF_ATTENTION, OutputExplainer
+from expound.explainers.single_pass import SinglePass
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import check_choice
-from expound.explainers.base import OF_ATTENTION, OutputExplainer, SinglePass, TokenScores
+from expound.explainers.base import OF_ATTENTION, OutputExplainer, TokenScores
+from expound.explainers.single_pass import SinglePass
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 Query = Literal["readout", "mean"]

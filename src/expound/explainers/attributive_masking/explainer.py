@@ -24,8 +24,8 @@ from expound.explainers.attributive_masking.losses import MaskWeights
 from expound.explainers.attributive_masking.network import MaskingNetwork
 from expound.explainers.attributive_masking.refinement import refine_maps
 from expound.explainers.attributive_masking.settings import MaskingSettings, Refinement
-from expound.explainers.base import SinglePass
 from expound.explainers.learned.base import CONFIG, WEIGHTS, load_config
+from expound.explainers.single_pass import SinglePass
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.loading.adapters import read_config
 from expound.models.loading.checkpoint import describe_load_errors, digest_weights

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
-from expound.explainers.base import TokenScores, capture_head_input, select_target, split_by_target
+from expound.explainers.base import TokenScores, select_target
 from expound.explainers.gradients.paths import DimensionwiseExplainer, Point
+from expound.explainers.single_pass import capture_head_input, split_by_target
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.hugging_face import is_changed_by_padding
 from expound.models.layers.architecture import get_first_layers, get_layers, get_part_config

@@ -9,8 +9,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.explainers.base import EmbeddingGradient
 from expound.explainers.gradients.paths import DimensionwiseExplainer, Point
+from expound.explainers.single_pass import EmbeddingGradient
 from expound.models import Batch, ExplainedModel
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import check_choice, unknown
-from expound.explainers.base import Aggregate, EmbeddingGradient, sum_gradient
+from expound.explainers.base import Aggregate
+from expound.explainers.single_pass import EmbeddingGradient, sum_gradient
 
 Norm = Literal["l2", "mean_absolute"]
 

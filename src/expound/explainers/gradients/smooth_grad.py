@@ -10,9 +10,10 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
-from expound.explainers.base import Aggregate, sum_gradient
+from expound.explainers.base import Aggregate
 from expound.explainers.gradients.paths import DimensionwiseExplainer, gradients_at, repeat_rows
 from expound.explainers.seeding import example_seeds, gaussian_noise
+from expound.explainers.single_pass import sum_gradient
 from expound.models import Batch, ExplainedModel
 
 

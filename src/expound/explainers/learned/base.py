@@ -18,7 +18,8 @@ from expound.data.cards import MethodCard
 from expound.data.hub import find_folder
 from expound.data.registry import BOOLEANS
 from expound.errors import ExpoundError, check_choice
-from expound.explainers.base import Explainer, SinglePass, TokenScores
+from expound.explainers.base import Explainer, TokenScores
+from expound.explainers.single_pass import SinglePass
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 
 CONFIG = "config.json"
