@@ -10,7 +10,7 @@ from expound import ExpoundError, attribute, explainer, load
 from expound.explainers.perturbation import occlusion
 from expound.explainers.perturbation.tree_search import divide, search_tree
 from expound.explainers.units import number_units
-from expound.models.perturbation.run import run_hidden, run_perturbed
+from expound.models.perturbation.run import run_perturbed, run_with_hidden_units
 
 WORDS = ["small", "town", "moving", "film", "long", "story", "dull", "plot", "great", "acting", "women", "packages"]
 
@@ -135,7 +135,7 @@ def test_units_that_the_answer_misses_in_the_cache_are_removed():
     unit, ids = number_units(batch, "sentence")[0], batch.inputs["input_ids"]
     count, end = int(batch.response.sum()), int((unit == 9).nonzero()[0])
     full = model.model(ids).logits[0].log_softmax(-1)[-count - 1 : -1].gather(1, ids[0, -count:, None]).sum()
-    hidden = run_hidden(model, batch, [unit == number for number in range(10)])
+    hidden = run_with_hidden_units(model, batch, [unit == number for number in range(10)])
     misses = []
     for number in range(9):
         mask = torch.ones(len(unit), len(unit)).tril().bool()

@@ -205,7 +205,7 @@ def check_gradients(model: Any, probe: Probe) -> str:
     alone = probe.alone
     if reason or alone.images is None:
         return reason
-    # Layers may read images in other ways, too: other embeddings are then not all of another image.
+    # A model may read an image past its embeddings, too: then those of another image do not give that image's answer.
     draw, noise = np.random.default_rng(0), []
     for image in alone.images[0]:
         noise.append(Image.fromarray(draw.integers(0, 255, (image.height, image.width, 3), dtype=np.uint8)))

@@ -18,7 +18,7 @@ from expound.explainers.base import OutputExplainer, TokenScores, select_target
 from expound.explainers.perturbation.tree_search import find_parents, search_tree
 from expound.explainers.units import number_units, spread
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.perturbation.run import RemovalMethod, run_hidden, run_perturbed
+from expound.models.perturbation.run import RemovalMethod, run_perturbed, run_with_hidden_units
 
 Search = Literal["all", "tree", "cache"]
 UNITS_AT_ONCE = 128
@@ -123,7 +123,7 @@ class Occlusion(OutputExplainer):
     ) -> Tensor:
         """Return the drops [T, U] of the units that T targets of one example miss most in the cache, 0 of others."""
         units = range(int(number.max()) + 1)
-        logits = run_hidden(model, batch, [number == unit for unit in units])
+        logits = run_with_hidden_units(model, batch, [number == unit for unit in units])
         score = model.task.score_removal
         missed = torch.stack([(score(full, target) - score(logits, target))[:, 0] for target in targets])
         largest = missed.abs().amax(1, keepdim=True).clamp(min=torch.finfo(missed.dtype).tiny)

@@ -372,7 +372,7 @@ def run_perturbed(
     return logits.clone()
 
 
-def run_hidden(model: HuggingFaceModel, batch: Batch, units: Sequence[Tensor]) -> Tensor:
+def run_with_hidden_units(model: HuggingFaceModel, batch: Batch, units: Sequence[Tensor]) -> Tensor:
     """Return the logits [U, 1, R, 2] of one example if question and answer do not see the keys and values of a unit.
 
     It costs one pass, and for each of U units (masks [L]) the tokens from the last unit on.

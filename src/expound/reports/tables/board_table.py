@@ -46,20 +46,16 @@ def format_verdict(board: Leaderboard) -> str:
 
 def _describe_other_settings(board: Leaderboard, leaders: Sequence[int]) -> list[str]:
     """Return for each other setting of the first metric, such as another way of removal, what the verdict is there."""
-    metric, first, sentences = (
-        board.cards[0].name.partition("?")[0],
-        set(np.flatnonzero(board.is_at_chance).tolist()),
-        [],
-    )
+    metric, first = board.cards[0].name.partition("?")[0], set(np.flatnonzero(board.is_at_chance).tolist())
+    sentences: list[str] = []
     for column, card in enumerate(board.cards):
         name, _, setting = card.name.partition("?")
         if column == 0 or name != metric:
             continue
-        best, chance = (
-            np.flatnonzero(board.best[:, column]).tolist(),
-            set(np.flatnonzero(board.chance[:, column]).tolist()),
-        )
-        changes, gone, new = [], sorted(set(leaders) - set(best)), sorted(set(best) - set(leaders))
+        best = np.flatnonzero(board.best[:, column]).tolist()
+        chance = set(np.flatnonzero(board.chance[:, column]).tolist())
+        gone, new = sorted(set(leaders) - set(best)), sorted(set(best) - set(leaders))
+        changes: list[str] = []
         if not best:
             changes.append("no method is significantly worse than the best")
         elif len(gone) == len(leaders):
