@@ -74,7 +74,7 @@ class TableFigures:
     def measure_claim(self, row: str, column: str, condition: Condition) -> tuple[str, Effect] | None:
         """Return an effect with its interval as text and as numbers; None if its runs are not finished.
 
-        Runs are paired by seed; the only run of a row is compared with each run of the other row.
+        Runs are paired by seed; the only run that is planned for a row is compared with each run of the other row.
 
         Args:
             row: "ROW minus OTHER", or ROW.
@@ -91,12 +91,13 @@ class TableFigures:
         own, reference = _figures_by_seed(cells[0]), _figures_by_seed(cells[-1])
         if len(cells) == 1:
             reference = dict.fromkeys(own, 0.0)
-        one, other = repeat_single_run(own, reference)
-        differences = np.array([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+        if self._may_repeat(rows, at, cells):
+            own, reference = repeat_single_run(own, reference)
+        differences = np.array([own[seed] - reference[seed] for seed in sorted(own.keys() & reference.keys())])
         differences = differences[np.isfinite(differences)]
         if not len(differences):
             return None
-        effect = self._measure(differences, rows, at)
+        effect = self._measure(differences, rows, at, may_repeat=self._may_repeat(rows, at, cells))
         digits = self._digits(rows[0], at)
         sign = "+" if MINUS in row else ""
         text = f"{effect.center:{sign}.{digits}f}"
@@ -119,7 +120,19 @@ class TableFigures:
             find_differences(self.results, self.layout, entries, self.layout.columns[found[1]]), sentence
         )
 
-    def _measure(self, differences: Floats, rows: Sequence[int], column: int) -> Effect:
+    def _may_repeat(self, rows: Sequence[int], column: int, cells: Sequence[BySeed]) -> bool:
+        """Return whether a row with one run has no other: the seeds of a training that is not finished are missing."""
+        entry, planned = self.layout.columns[column], self.results.study.runs
+        for row, cell in zip(rows, cells, strict=True):
+            if cell.count() != 1:
+                continue
+            (line, *_) = self.layout.lines[self.layout.rows[row], entry].values()
+            own = (line["training"], line["model"], line["recipe"])
+            if len({run.seed for run in planned if (run.training, run.model, run.recipe) == own}) > 1:
+                return False
+        return True
+
+    def _measure(self, differences: Floats, rows: Sequence[int], column: int, *, may_repeat: bool) -> Effect:
         """Return the effect of figures by seed, over examples if it is a difference and their figures are stored."""
         part, entry = self.layout.part, self.layout.columns[column]
         entries = [self.layout.rows[row] for row in rows]
@@ -127,7 +140,7 @@ class TableFigures:
         is_stored = metric in self.results.study.metrics or metric in PREDICTION_FIGURES
         pairs = []
         if is_stored and metric not in part.gain:
-            pairs = pair_summands(self.results, self.layout, entries, entry, repeat_single=True)
+            pairs = pair_summands(self.results, self.layout, entries, entry, repeat_single=may_repeat)
         judged = None if pairs else count_judged(self.results, self.layout, entries[0], entry)
         is_trained = any(has_training(self.results, self.layout, each, entry) for each in entries)
         return measure_effect(differences / part.scale, pairs, part.scale, judged, is_trained=is_trained)
