@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 from sqlalchemy import select
 
+from expound.cli import main
 from expound.errors import ExpoundError
 from expound_people.items import restore_explanation
 from expound_people.projects import REPLACED_TOKEN_TIME, find_project
-from expound_people.protocol.file import KnownPart, digest_protocol, parse_protocol
+from expound_people.protocol.file import KnownPart, digest_protocol, parse_protocol, read_protocol
 from expound_people.protocol.known_answers import has_passed, make_known_item
 from expound_people.results import compute_findings, find_widest_interval, load_answers
 from expound_people.tables import Annotator, AnnotatorAnswer, AnnotatorStep, utc_now
@@ -28,6 +33,8 @@ from participants import (
     step,
 )
 from sites import csrf, stranger
+
+PROTOCOLS = sorted((Path(__file__).parents[2] / "papers" / "studies" / "people").glob("*.yaml"))
 
 
 def people(made):
@@ -271,3 +278,13 @@ def test_errors_of_a_protocol_name_the_problem_and_the_line():
             parse_protocol(text.replace(old, new))
         assert told in str(error.value)
     assert by_evidence({"A": ["great"], "B": ["x", "y"]}) == {"A": 1, "B": 2}
+
+
+@pytest.mark.parametrize("path", PROTOCOLS, ids=lambda path: path.stem)
+def test_the_printed_schema_of_protocols_holds_for_every_one(path, capsys):
+    assert main(["people", "schema"]) == 0
+    schema = Draft202012Validator(json.loads(capsys.readouterr().out))
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert list(schema.iter_errors(content)) == []
+    assert list(schema.iter_errors(content | {"titel": "a slip"}))
+    assert read_protocol(path)[0].title == content["title"]
