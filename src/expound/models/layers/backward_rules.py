@@ -39,22 +39,20 @@ def apply_backward_rules(
     """
     is_frozen = not any(weight.requires_grad for weight in model.parameters())
     operations = OperationRules(factors, rules, is_frozen=is_frozen, explained=explained)
-    is_marked = False
+    embedding, marking = get_embedding(model), ExitStack()
 
     def begin(module: nn.Module, inputs: Any) -> None:
-        nonlocal is_marked
-        is_marked = False
+        # Registered per pass, as the layer's last hook: another one may put other embeddings in place of its own.
+        marking.enter_context(embedding.register_forward_hook(mark))
 
     def mark(module: nn.Module, inputs: Any, output: Any) -> None:
-        nonlocal is_marked
         # Later calls of a pass are no words: GPT-2 looks up token types in the same layer.
-        if isinstance(output, Tensor) and not is_marked:
-            is_marked = True
+        if isinstance(output, Tensor):
+            marking.close()
             mark_input(output)
 
-    with ExitStack() as scope:
+    with ExitStack() as scope, marking:
         scope.enter_context(model.register_forward_pre_hook(begin))
-        scope.enter_context(get_embedding(model).register_forward_hook(mark))
         for module in model.modules():
             if is_activation(module):
                 scope.enter_context(_count_as_one(module, operations))

@@ -15,7 +15,6 @@ from expound.errors import ExpoundError
 from expound.models.batch import Batch, find_last_tokens
 from expound.models.hugging_face import MODEL_ERRORS, HuggingFaceModel, is_exact, remember
 from expound.models.layers.architecture import get_layers, get_module
-from expound.models.layers.operations import mark_input
 from expound.models.passes.layer_calls import find_record
 
 NO_ID = -1
@@ -43,11 +42,11 @@ def replace_embeddings(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
         own, length = output.shape[1], embeddings.shape[1]
         # BigBird pads ids to full blocks.
         if own > length:
-            return mark_input(torch.cat([embeddings.to(output.dtype), output[:, length:]], 1))
+            return torch.cat([embeddings.to(output.dtype), output[:, length:]], 1)
         # An image's patch layer does not return the class token, which stands before the patches.
         given = embeddings[:, length - own :].to(output.dtype)
         # A model may multiply its embeddings in place, which autograd forbids for a leaf.
-        return mark_input(given.clone() if given.requires_grad and embeddings.is_leaf else given)
+        return given.clone() if given.requires_grad and embeddings.is_leaf else given
 
     with layer.register_forward_hook(replace_output):
         yield
