@@ -7,6 +7,7 @@ from torch.func import functional_call
 from expound import ExpoundError
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Capture
+from expound.models.layers.scalar_mix import add_scalar_mix
 from expound.training.bilevel.lookahead import explanation_divergence, meta_gradient
 from small import shared, small, uneven
 
@@ -88,7 +89,10 @@ def test_the_meta_gradient_equals_double_backward(family, normalizer):
 
 
 def test_the_meta_gradient_equals_finite_differences():
+    # A student whose head reads all layers.
     scene = Scene("bert", "softmax")
+    add_scalar_mix(scene.student.model.model)
+    scene.weights |= {f"model.model.{name}": each for name, each in scene.student.model.model.named_parameters()}
     found, ends = scene.forward_mode(), []
     direction = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for size in (1e-4, -1e-4):

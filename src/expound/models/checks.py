@@ -20,6 +20,7 @@ from expound.models.hugging_face import MOST, TOLERANCE, Probe, are_close, get_t
 from expound.models.layers.architecture import get_base_model, unwrap_adapter
 from expound.models.layers.backward_rules import prove_rules
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules
+from expound.models.layers.scalar_mix import has_scalar_mix
 
 Readout = Literal["first", "last", "all", "content"]
 """Positions at which a head for the whole text reads: one of them, or the mean over several."""
@@ -58,6 +59,9 @@ def _measure_slopes(model: Any, probe: Probe) -> tuple[str, Readout | None]:
         slopes: tuple[Tensor | None, ...] = torch.autograd.grad((logits * direction).sum(), points, allow_unused=True)
     if slopes[0] is None:
         return "its prediction has no gradient at its input embeddings", None
+    # What reaches the head are not the last layer's own states, which methods follow.
+    if has_scalar_mix(model.model):
+        return "", None
     # BigBird pads texts to full blocks.
     if len(slopes) == 1 or slopes[1] is None or slopes[1].shape[1] < alone.length:
         return "", None
@@ -103,9 +107,7 @@ def make_readout_weights(model: Any, batch: Batch) -> Tensor:
     if kind is None and not model.is_checked:
         kind = "last" if model.is_decoder else "first"
     if kind is None:
-        raise ExpoundError(
-            f"the head of model type {model.config.model_type!r} does not read one position or a mean of positions"
-        )
+        raise ExpoundError(f"model type {model.config.model_type!r}: {_describe_readout(model)}")
     if kind in ("all", "content"):
         mask = batch.attended if kind == "all" else batch.content
         return (mask / mask.sum(1, keepdim=True)).to(model.dtype)
@@ -219,6 +221,12 @@ def check_readout(model: Any, probe: Probe) -> str:
     """Check that the head for the whole input reads one position, or the mean of several."""
     if not model.has_text_head or take_slopes(model, probe)[1]:
         return ""
+    return _describe_readout(model)
+
+
+def _describe_readout(model: Any) -> str:
+    if has_scalar_mix(model.model):
+        return "its head reads a scalar mix of all layers"
     return "its head does not read one position or a mean of positions"
 
 

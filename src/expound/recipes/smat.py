@@ -42,7 +42,7 @@ STUDENT_ARGUMENTS: dict[str, Any] = {
     "metric_for_best_model": "simulatability",
 }
 DEPARTURES = (
-    "Logits are pooled by the model's own head, without a scalar mix of all layers.",
+    "Logits are those of the model's own head on one position; --scalar-mix gives it the paper's mean of all layers.",
     "At most 100 epochs; the paper has no cap.",
     "Batches group texts of similar length, and are padded to their longest text only.",
     "Gradients of static methods are taken at word embeddings, before positions are added.",

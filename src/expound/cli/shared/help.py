@@ -24,8 +24,8 @@ GROUPS = {
     "Parts of the recipe": (),
     "Training": (
         "config", "epochs", "learning_rate", "eval_steps", "argument", "masked_share", "head_lr_multiplier",
-        "head_dropout", "head_activation", "early_stopping_patience", "early_stopping_threshold", "log_gradient_norms",
-        "lora_rank", "lora_alpha", "lora_dropout", "lora_targets",
+        "head_dropout", "head_activation", "scalar_mix", "early_stopping_patience", "early_stopping_threshold",
+        "log_gradient_norms", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets",
     ),
     "Server": ("api", "host", "port", "name"),
     "Output": (

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from expound.errors import ExpoundError
+from expound.models.layers.scalar_mix import PREFIX
 
 CAUSAL = {"prompt": "--template and --labels", "generation": "--task generation"}
 """Tasks of causal language models, with the options of commands that choose them."""
@@ -49,7 +50,7 @@ def choose_loader(name: str, config: Any, task: str | None, *, has_adapter: bool
     Raises:
         ExpoundError: a head that is not explained, or not for this task; a class whose code is not at hand.
     """
-    architecture = (config.architectures or [config.model_type])[0]
+    architecture = (config.architectures or [config.model_type])[0].removeprefix(PREFIX)
     if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
         raise ExpoundError(
             f"{name} holds {architecture:.80}, an encoder with a decoder: those are explained in what they say "
@@ -84,7 +85,7 @@ def choose_loader(name: str, config: Any, task: str | None, *, has_adapter: bool
 
 def _choose_head(name: str, config: Any, *, has_adapter: bool) -> Any:
     """Return the auto class that loads the checkpoint with its head."""
-    architecture = (config.architectures or ["none"])[0]
+    architecture = (config.architectures or ["none"])[0].removeprefix(PREFIX)
     for suffix, head in HEADS.items():
         # Code beside the weights says itself which class has which head.
         if head.__name__ in (getattr(config, "auto_map", None) or {}):

@@ -29,6 +29,7 @@ from expound.models.generation.model import GeneratingModel
 from expound.models.generation.vision_language import VisionLanguageModel
 from expound.models.layers.activations import restore_head_activation
 from expound.models.layers.architecture import get_embedding, has_head
+from expound.models.layers.scalar_mix import restore_scalar_mix
 from expound.models.loading.adapters import find_adapter_base, has_own_config, load_adapter, read_config
 from expound.models.loading.checkpoint import (
     check_config,
@@ -318,6 +319,7 @@ def _load_pretrained(
         name, config, task, has_adapter=bool(adapter), trust_remote_code=options["trust_remote_code"]
     )
     with describe_load_errors(name, "weights"):
+        loader = restore_scalar_mix(loader, config)
         # Mismatched sizes do not raise here, because `check_weights` reports them better.
         options = options | {"config": config, "use_safetensors": True, "ignore_mismatched_sizes": True}
         model, info = loader.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)

@@ -19,6 +19,7 @@ from expound.errors import ExpoundError
 from expound.models import ExplainedModel, load
 from expound.models.layers.activations import HEAD_KEY, set_head_activation, shares_encoder_activation
 from expound.models.layers.architecture import unwrap_adapter
+from expound.models.layers.scalar_mix import add_scalar_mix
 from expound.models.loading.checkpoint import digest_processor, digest_weights
 from expound.objectives import CrossEntropy, Objective
 from expound.training.loop.data import tokenize_responses
@@ -124,6 +125,13 @@ def _fine_tune(
     )
     train = tokenize_responses(start, align_labels(start, train))
     dev = tokenize_responses(start, align_labels(start, dev))
+    if options.scalar_mix:
+        if options.lora_rank or not start.has_text_head:
+            raise ExpoundError(
+                "a scalar mix is trained with all weights, for heads that read a whole input: leave out lora_rank, or "
+                "scalar_mix"
+            )
+        add_scalar_mix(start.model)
     choose_weights(start, options)
     terms = objectives(start) if callable(objectives) else objectives
     task = start.task.name

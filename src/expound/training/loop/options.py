@@ -81,6 +81,11 @@ class RunOptions:
         str | None,
         "Activation of the head, for models whose head shares the encoder's (BigBird). Default: the recipe's.",
     ] = None
+    scalar_mix: Annotated[
+        bool,
+        "The head reads a learned mean of the hidden states of all layers and positions (as SMaT's teacher and student"
+        " in the paper), and not those of one position in the last layer.",
+    ] = False
     lora_rank: Annotated[
         int | None,
         "Train LoRA adapters of this rank, and the head, instead of all weights. Default: the recipe's, or 0.",
@@ -156,10 +161,10 @@ class RunOptions:
             or self.head_dropout is not None
             or self.head_activation is not None
         )
-        if self.masked_share or changes_head or (self.lora_rank and not allows_lora):
+        if self.masked_share or changes_head or self.scalar_mix or (self.lora_rank and not allows_lora):
             raise ExpoundError(
-                "the explained model stays as it is: masked_share, head_lr_multiplier, head_dropout and the options of "
-                "LoRA do not apply"
+                "the explained model stays as it is: masked_share, head_lr_multiplier, head_dropout, scalar_mix and "
+                "the options of LoRA do not apply"
             )
 
     def fill_defaults(self, arguments: Mapping[str, Any], **defaults: Any) -> RunOptions:

@@ -31,6 +31,7 @@ from expound.errors import ExpoundError
 from expound.models import ExplainedModel
 from expound.models.encoding.labels import match_labels
 from expound.models.layers.activations import restore_head_activation
+from expound.models.layers.scalar_mix import restore_scalar_mix
 from expound.models.loading.adapters import find_adapter_base, read_config
 from expound.models.loading.checkpoint import check_config, describe_load_errors
 from expound.models.loading.heads import HEADS
@@ -207,7 +208,8 @@ def _load_pretrained(name: str, data: Dataset, processing_class: Any, max_length
         _set_labels(config, data)
         # A head for another number of classes is replaced by a new one.
         options = {"config": config, "ignore_mismatched_sizes": True, "use_safetensors": True}
-        model, info = _head_class(data).from_pretrained(name, output_loading_info=True, **options)
+        loader = restore_scalar_mix(_head_class(data), config)
+        model, info = loader.from_pretrained(name, output_loading_info=True, **options)
         restore_head_activation(model)
         # A body without a head has no weights of other sizes.
         if info.get("mismatched_keys") and own_count != config.num_labels:
