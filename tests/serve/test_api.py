@@ -15,11 +15,13 @@ import pytest
 import torch
 
 import expound
+from chats import TEMPLATE, tokenizer
 from chats import chatting as tiny
 from expound import explainer
 from expound.errors import ExpoundError
 from expound.explainers.learned.conformal import ConformalLowerBound
 from expound.explainers.learned.trained_citation import TrainedCitation
+from expound.models.generation.model import GeneratingModel
 from expound.serve import Limits, Site
 from expound.serve.explore.service import Explorer
 from readme_blocks import ROOT, blocks
@@ -51,6 +53,7 @@ PROMPT = (
     "two women are holding packages .\n\ngreat acting cannot save a tired story\n\n"
     "what is {small} in {sources} and {town} ?\n<|assistant|>"
 )
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}]
 SIZE = 24
 
 
@@ -72,7 +75,9 @@ def site(model, tmp_path_factory):
     TrainedCitation(explainer("input_x_gradient"), lower_bound=bound).save_pretrained(folder, "input_x_gradient")
     spec = f"citation:{folder}"
     # The answers of a model with random weights have characters of several tokens, and incomplete ones.
-    models = {"tiny": model, "trained": model, "random": tiny()}
+    listed = "{% for tool in tools %}<|tool|>{{ tool.function.name }}\n{% endfor %}"
+    with_tools = GeneratingModel(model.model, tokenizer(listed + TEMPLATE))
+    models = {"tiny": model, "trained": model, "random": tiny(), "tools": with_tools}
     explorer = Explorer(models, trained_methods={"trained": spec})
     return Site(TOKEN, explorer=explorer, api_token=API_TOKEN)
 
@@ -277,7 +282,7 @@ def test_models_without_a_chat_template_continue_one_message(family):
 
 
 def test_models_are_listed(client):
-    assert [each.id for each in client.models.list()] == ["tiny", "trained", "random"]
+    assert [each.id for each in client.models.list()] == ["tiny", "trained", "random", "tools"]
 
 
 def test_requests_that_are_wrong_get_error_objects(client):
@@ -307,7 +312,10 @@ def test_requests_that_are_wrong_get_error_objects(client):
         ({"n": 2}, "Input should be 1", "n"),
         ({"top_p": 0.5}, "'top_p' is not supported", "top_p"),
         ({"logprobs": True}, "'logprobs' is not supported", "logprobs"),
-        ({"tools": [{"type": "function"}]}, "'tools' is not supported", "tools"),
+        ({"tools": TOOLS}, "send tool_choice='none'", "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "auto"}, "send tool_choice='none'", "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "none"}, "template does not read 'tools': leave it out", None),
+        ({"tools": [{"name": "a" * 20_001}], "tool_choice": "none"}, "may have 20,000 characters", "messages"),
         ({"documents": [{"title": "a", "text": "b"}, {"name": "a", "text": "c"}]}, "two sources are called 'a'", None),
         ({"documents": [{"title": "a", "text": " "}]}, "the source 'a' is empty", None),
         ({"documents": [{"title": "a"}]}, "Field required", "documents.0.text"),
@@ -422,6 +430,27 @@ def test_results_of_tools_are_cited_as_in_python(client, address, model):
         reply = post(address, json.dumps(body | {"messages": wrong}), "attributions")
         assert reply.status_code == 400
         assert told in reply.json()["error"]["message"], reply.text
+
+
+def test_tools_are_in_the_prompt_as_the_chat_template_writes_them(client, address, site):
+    made = site.explorer.language_models["tools"]
+    messages = [
+        {"role": "user", "content": "what is small ?"},
+        {"role": "tool", "name": "look_up", "content": "a town ."},
+    ]
+    written = made.tokenizer.apply_chat_template(messages, tools=TOOLS, add_generation_prompt=True, tokenize=False)
+    text, length, _ = generate(made, written)
+    assert "<|tool|>look_up\n<|user|>" in written
+    answer = ask(client, messages, None, {"k": 9}, "tools", tools=TOOLS, tool_choice="none")
+    assert (answer.choices[0].message.content, answer.usage.prompt_tokens) == (text, length)
+    row = {"messages": messages, "tools": TOOLS, "literal": True}
+    body = {"model": "tools", "messages": messages, "tools": TOOLS, "answer": ANSWERS[0], "citations": {"k": 9}}
+    (given,) = post(address, json.dumps(body), "attributions").json()["data"]
+    expected = []
+    for citation in expound.cite(made, row | {"response": ANSWERS[0]}, "occlusion", k=9):
+        expected += [pytest.approx(score, abs=1e-5) for _, score in citation.sources]
+    assert len(expected) == 2
+    assert [each["score"] for each in given["annotations"]] == expected
 
 
 def test_attributions_that_are_wrong_get_error_objects(address):

@@ -189,7 +189,7 @@ def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: E
 def _make_row(model: GeneratingModel, asked: CitingRequest) -> dict[str, Any]:
     """Return the request as an example of the library. Raises RequestError for a chat that the model cannot read."""
     # Braces in the texts of a request are not places of documents.
-    row: dict[str, Any] = {"literal": True}
+    row: dict[str, Any] = {"literal": True, "tools": asked.tools}
     row["sources"] = [{"name": document.name, "text": document.text} for document in asked.list_documents()]
     if getattr(model.tokenizer, "chat_template", None):
         return row | {"messages": [message.to_row() for message in asked.messages]}

@@ -31,7 +31,7 @@ IGNORED = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "servi
 """Parameters of OpenAI's API that do not change the answer."""
 NEUTRAL: dict[str, Any] = {
     "frequency_penalty": 0, "logit_bias": {}, "logprobs": False, "modalities": ["text"], "presence_penalty": 0,
-    "response_format": {"type": "text"}, "store": False, "tool_choice": "none", "tools": [], "top_p": 1,
+    "response_format": {"type": "text"}, "store": False, "tool_choice": "none", "top_p": 1,
 }  # fmt: skip
 """Parameters that are accepted with this value, which changes nothing, and refused with any other."""
 
@@ -126,6 +126,7 @@ class CitingRequest(BaseModel, strict=True, allow_inf_nan=False):
 
     model: str
     messages: list[Message] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
     documents: list[Document] | None = None
     citations: Annotated[CitationSettings | None, BeforeValidator(_read_citations)] = None
 
@@ -205,6 +206,9 @@ def parse_request(body: bytes, explorer: Explorer, text_length: int) -> ChatRequ
         RequestError: a malformed body, an unknown model or method, a parameter or a chat that is not supported.
     """
     asked = _validate(ChatRequest, body)
+    if asked.tools and (asked.model_extra or {}).get("tool_choice") != "none":
+        problem = "answers are text, without calls: send tool_choice='none' together with 'tools'"
+        raise RequestError(problem, "tool_choice", "unsupported_parameter")
     for name, value in (asked.model_extra or {}).items():
         if name not in IGNORED and value is not None and not (name in NEUTRAL and value == NEUTRAL[name]):
             raise RequestError(f"the parameter {name!r} is not supported", name, "unsupported_parameter")
@@ -252,7 +256,7 @@ def _check_citing(asked: CitingRequest, explorer: Explorer, text_length: int, an
         raise RequestError(f"citations need {SOURCES}", "citations")
     if len(documents) > MAX_DOCUMENTS:
         raise RequestError(f"a request may have {MAX_DOCUMENTS} documents, this one has {len(documents)}", "documents")
-    texts = list(answers)
+    texts = [*answers, json.dumps(asked.tools or "")]
     for message in asked.messages:
         texts += [message.text, json.dumps(message.tool_calls or "")]
     for document in documents:
