@@ -59,6 +59,24 @@ def test_a_name_has_one_meaning_and_one_type():
     assert page == {name: kinds.pop() for name, kinds in found.items()}
 
 
+def test_a_choice_that_does_not_exist_is_refused_when_a_method_or_metric_is_made():
+    refused = set()
+    for registry in (EXPLAINERS, METRICS):
+        for name, part in registry.items():
+            required = {"method": explainer("random")} if name == "citation" else {}
+            hints = get_type_hints(part) if is_dataclass(part) else {}
+            for parameter in signature(part).parameters:
+                choices = {each for each in get_args(hints.get(parameter)) if isinstance(each, str)}
+                for option in get_args(hints.get(parameter)):
+                    choices.update(get_args(option) if get_origin(option) is Literal else ())
+                if choices:
+                    expected = f"unknown {parameter} 'zzz'. Valid choices: {', '.join(sorted(choices))}"
+                    with pytest.raises(ExpoundError, match=re.escape(expected)):
+                        part(**required, **{parameter: "zzz"})
+                    refused.add(f"{name}?{parameter}")
+    assert {"decompx?bias", "saliency?aggregate", "integrated_gradients?baselines", "lds?perturbation"} < refused
+
+
 def test_the_name_of_another_part_or_library_is_answered_with_this_parts_name():
     for spec, name in (
         ("occlusion?how=mask", "perturbation"),

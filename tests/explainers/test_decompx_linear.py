@@ -6,7 +6,6 @@ import torch
 import decomposable
 from decomposable import FAMILIES
 from expound import Batch
-from expound.errors import ExpoundError
 from expound.explainers import DecompXClassifier
 from expound.explainers.backward_rules.decompx_linear import DecompXLinear
 from expound.explainers.backward_rules.rules import CAPTURE
@@ -216,12 +215,6 @@ def test_the_scores_are_the_same_with_and_without_a_graph():
     assert kept.requires_grad
     assert not plain.requires_grad
     torch.testing.assert_close(kept.detach(), plain, rtol=0, atol=1e-12)
-
-
-def test_an_unknown_start_names_the_known_ones():
-    model = decomposable.shared_model("bert")
-    with pytest.raises(ExpoundError, match="embeddings, hidden"):
-        DecompXLinear(start="words").attribute(model, decomposable.batch(model), TARGET)
 
 
 def test_token_types_in_the_layer_of_words_are_added_like_positions():

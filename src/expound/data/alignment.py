@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Encoding
 
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError, unknown
 
 Pooling = Literal["sum", "max", "mean"]
 TokenSpan = tuple[int, int, int]
@@ -151,7 +151,8 @@ def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, pooling: Pooli
 
     Raises ExpoundError for an unknown way of pooling, and if there are not as many scores as tokens.
     """
-    check_choice("pooling", pooling, get_args(Pooling))
+    if pooling not in get_args(Pooling):
+        raise unknown("pooling", pooling, get_args(Pooling))
     values, index = np.asarray(scores, dtype=np.float64), np.asarray(word_of, dtype=np.int64)
     if values.shape != index.shape:
         raise ExpoundError(f"expected a score for each of {len(index)} tokens, got scores of shape {values.shape}")

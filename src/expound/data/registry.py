@@ -8,12 +8,11 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
-from itertools import chain
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
-from expound.errors import ExpoundError, check_choice, shorten, unknown
+from expound.errors import ExpoundError, shorten, unknown
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -78,7 +77,8 @@ def parse_params(
     for key in given:
         if key not in valid and not valid:
             raise ExpoundError(f"{name} takes no parameter, got {key!r}")
-        check_choice(f"parameter of {name}", key, valid)
+        if key not in valid:
+            raise unknown(f"parameter of {name}", key, valid)
     return {key: _parse_value(f"{name}: {key}", value, hints[key]) for key, value in given.items()}
 
 
@@ -89,6 +89,22 @@ def read_fields(part: Any) -> dict[str, Any]:
     return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
+def check_choices(part: Any) -> None:
+    """Raise ExpoundError for an option of a dataclass that is not among the choices of its annotation."""
+    kind: Any = type(part)
+    for name, value in read_fields(part).items():
+        if isinstance(value, str):
+            choices = _list_choices(_get_hints(kind)[name])
+            if choices and value not in choices:
+                raise unknown(name, value, choices)
+
+
+def _list_choices(hint: Any) -> list[Any]:
+    """Return the values of a Literal, or of the Literals in a union."""
+    options = (hint,) if get_origin(hint) is Literal else get_args(hint)
+    return [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
+
+
 def _parse_value(what: str, value: Any, hint: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
@@ -96,19 +112,15 @@ def _parse_value(what: str, value: Any, hint: Any) -> Any:
         return value
     if get_origin(hint) is tuple:
         return tuple(_parse_value(what, part, get_args(hint)[0]) for part in value.split(","))
-    if get_origin(hint) is Literal:
-        check_choice(f"value of {what}", value, get_args(hint))
-        return value
     return _convert(what, value, hint)
 
 
 def _convert(what: str, value: str, hint: Any) -> Any:
     """Convert text to a type or to one of a union: None, a choice of its Literal, a bool, or its remaining type."""
-    types = get_args(hint) or (hint,)
+    choices = _list_choices(hint)
+    types = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
     if NoneType in types and value.lower() == "none":
         return None
-    literals = [option for option in types if get_origin(option) is Literal]
-    choices = list(chain.from_iterable(map(get_args, literals)))
     if value in choices:
         return value
     # before the other types, since bool("false") is True
@@ -116,7 +128,7 @@ def _convert(what: str, value: str, hint: Any) -> Any:
         if value.lower() not in BOOLEANS:
             raise ExpoundError(f"{what}: expected true or false, got {value!r}")
         return BOOLEANS[value.lower()]
-    remaining = [option for option in types if option is not NoneType and option not in literals]
+    remaining = [option for option in types if option is not NoneType and get_origin(option) is not Literal]
     if not remaining or (get_origin(remaining[0]) is tuple and not value[:1].isdigit()):
         raise unknown(f"value of {what}", value, choices)
     if get_origin(remaining[0]) is tuple:

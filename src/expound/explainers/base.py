@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.data.registry import read_fields
+from expound.data.registry import check_choices, read_fields
 from expound.errors import ExpoundError
 from expound.explainers.registry import is_removal_method
 from expound.models import Batch, ExplainedModel, Outputs
@@ -76,6 +76,10 @@ class Explainer(ABC):
     """Whether the method can explain the difference of two outputs."""
     returns_logits: ClassVar[bool] = False
     """Whether explanations contain the model's logits, so that no other pass is needed for the prediction."""
+
+    def __post_init__(self) -> None:
+        """Check that each option is one of the choices of its annotation."""
+        check_choices(self)
 
     @property
     def name(self) -> str:

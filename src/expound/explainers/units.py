@@ -20,7 +20,7 @@ from expound.data.alignment import (
     find_text_of_tokens,
 )
 from expound.data.spans import CONVERSATION_UNITS, Spans, UnitName
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError, unknown
 from expound.models import Batch
 from expound.reports.records import Unit
 
@@ -44,7 +44,8 @@ def number_units(batch: Batch, unit: UnitName) -> Tensor:
         ExpoundError: an unknown unit, sentences and sources of token ids without `unit_of`, or a conversation without
             any unit of this kind.
     """
-    check_choice("unit", unit, get_args(UnitName))
+    if unit not in get_args(UnitName):
+        raise unknown("unit", unit, get_args(UnitName))
     if unit == "token":
         return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
     numbers = batch.word_of

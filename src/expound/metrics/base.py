@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.data.registry import read_fields
+from expound.data.registry import check_choices, read_fields
 from expound.errors import ExpoundError
 from expound.models import Batch, ExplainedModel
 
@@ -28,6 +28,10 @@ class Metric(ABC):
     card: ClassVar[MetricCard]
     compares_examples: ClassVar[bool] = False
     """Whether an example's value depends on the other examples of its batch."""
+
+    def __post_init__(self) -> None:
+        """Check that each option is one of the choices of its annotation."""
+        check_choices(self)
 
     @property
     def name(self) -> str:

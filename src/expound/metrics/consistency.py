@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.errors import check_choice
 from expound.metrics.base import Metric
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.rank_correlation import compute_spearman, order_content_first
@@ -52,9 +51,6 @@ class Consistency(Metric):
         "compared with each other.",
     )  # fmt: skip
     compares_examples: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_choice("reading of consistency", self.across, get_args(Across))
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`; NaN for a batch of one."""

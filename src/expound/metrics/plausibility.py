@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, get_args
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from expound.data.cards import MetricCard
 from expound.data.readers.marked import find_runs
 from expound.data.spans import UnitName
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.units import number_units
 from expound.metrics.base import Metric
 from expound.metrics.ranking import check_fractions, fractions_to_counts, ranks
@@ -49,7 +49,7 @@ class Plausibility(Metric):
     absolute: bool = True
 
     def __post_init__(self) -> None:
-        check_choice("unit", self.unit, get_args(UnitName))
+        super().__post_init__()
         if self.special_tokens and self.unit != "token":
             raise ExpoundError(f"special tokens belong to no {self.unit}: special_tokens=True needs unit='token'")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 
 from expound.data.alignment import find_paragraph_ends, find_sentence_ends, split_words
-from expound.errors import ExpoundError, check_choice, unknown
+from expound.errors import ExpoundError, unknown
 
 if TYPE_CHECKING:
     pass
@@ -141,7 +141,8 @@ class Exchange:
         Raises:
             ExpoundError: unknown rows, or a tool call of a response without one.
         """
-        check_choice("rows of a response", rows, get_args(Rows))
+        if rows not in get_args(Rows):
+            raise unknown("rows of a response", rows, get_args(Rows))
         count = len(self.tokens)
         if rows == "response":
             return [(0, count)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import check_choice
 from expound.explainers.base import OF_ATTENTION, OutputExplainer, TokenScores
 from expound.explainers.single_pass import SinglePass
 from expound.models import Batch, Capture, ExplainedModel, Outputs
@@ -65,9 +64,6 @@ class AttentionLast(LayerwiseAttention):
         avoid="Do not use it for faithful scores of a model that was not trained for it: attention often rests on "
         "special tokens.",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_choice("query", self.query, get_args(Query))
 
     @property
     def capture(self) -> Capture:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from expound.data.cards import MethodCard
-from expound.errors import check_choice
 from expound.explainers.backward_rules.rules import BackwardRules
 from expound.models.layers.held_factors import DerivativeRules
 
@@ -38,10 +37,6 @@ class DecompXLinear(BackwardRules):
         "and sufficiency, but not by every metric, model and kind of text. For an architecture that is not "
         "supported, use `integrated_gradients`.",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_choice("start", self.start, ("hidden", "embeddings"))
-        check_choice("gate_rule", self.gate_rule, ("value", "both"))
 
     @property
     def rules(self) -> DerivativeRules:

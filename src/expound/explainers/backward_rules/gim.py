@@ -45,6 +45,7 @@ class Gim(BackwardRules):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # Validates the temperature.
         _ = self.rules
 

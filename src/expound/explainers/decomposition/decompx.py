@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import check_choice
 from expound.explainers.base import OF_DECOMPOSITION, Explainer, TokenScores, select_target
 from expound.explainers.decomposition.components import (
-    BIAS_RULES,
     Activation,
     Bias,
     DecompositionRules,
@@ -71,8 +69,6 @@ class DecompX(Explainer):
     @property
     def rules(self) -> DecompositionRules:
         """The parameters for the decomposition of layers."""
-        check_choice("bias rule", self.bias, BIAS_RULES)
-        check_choice("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
         return DecompositionRules(self.bias, self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()
@@ -194,7 +190,6 @@ def propagate_head(
     parts: HeadParts, components: Tensor, point: Tensor, bias: str, activation: Literal["zero_origin", "tangent"]
 ) -> Tensor:
     """Propagate components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
-    check_choice("head activation rule", activation, ("zero_origin", "tangent"))
     if parts.dense is not None:
         components = add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
         height = parts.dense(point)

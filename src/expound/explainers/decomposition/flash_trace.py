@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.base import OF_DECOMPOSITION, Explainer, TokenScores, select_target
 from expound.explainers.decomposition.maps import HeadVectors
 from expound.explainers.decomposition.trace import LayerState, Trace, Traces, trace_examples
@@ -48,7 +48,7 @@ class FlashTrace(Explainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_choice("sinks", self.sinks, ("predicting", "own"))
+        super().__post_init__()
         if self.hops < 0:
             raise ExpoundError(f"expected hops of at least 0, got {self.hops}")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.base import OF_DECOMPOSITION, TokenScores
 from expound.explainers.decomposition.maps import HeadVectors, LayerMaps
 from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
@@ -50,7 +50,7 @@ class InformationFlow(LayerMaps):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_choice("form", self.form, ("rollout", "routes"))
+        super().__post_init__()
         if not 0 <= self.min_share < 1:
             raise ExpoundError(f"expected a min_share from 0 to 1, got {self.min_share}")
 

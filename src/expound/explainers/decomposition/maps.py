@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from expound.errors import check_choice
 from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
 from expound.models import Batch, ExplainedModel, Outputs
@@ -47,7 +46,6 @@ class LayerMaps(Explainer):
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
         """Compute the scores example by example, without padding."""
-        check_choice("choice of layers", self.layers, ("up_to", "each"))
         traces, explanations = trace_examples(model, batch), []
         for target in targets:
             both = stack_readout_rows(model, batch, traces, target, self._compute_readout_rows)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from captum.attr import DeepLift as CaptumDeepLift
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.base import TokenScores, select_target
 from expound.explainers.gradients.paths import DimensionwiseExplainer, ScoreOfEmbeddings
 from expound.models import Batch, Capture, ExplainedModel, Outputs
@@ -61,9 +61,6 @@ class DeepLift(DimensionwiseExplainer):
         avoid="Do not use it where memory is short: the values of the whole pass at the baseline are kept. It takes "
         "about five times as long as a forward pass.",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_choice("rule", self.rule, get_args(Rule))
 
     def passes(self, length: int) -> tuple[float, float]:
         """Return a forward pass at the baseline, and one at the input with a backward pass; Captum's go back twice."""

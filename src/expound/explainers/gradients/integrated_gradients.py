@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.base import TokenScores
 from expound.explainers.gradients.adaptive_path import PathValue, integrate
 from expound.explainers.gradients.paths import (
@@ -64,7 +64,7 @@ class IntegratedGradients(DimensionwiseExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_choice("quadrature rule", self.rule, get_args(Rule))
+        super().__post_init__()
         least = 2 if self.rule == "riemann_trapezoid" else 1
         if self.n_steps != "auto" and self.n_steps < least:
             raise ExpoundError(f"{self.rule} needs n_steps of at least {least}, got {self.n_steps}")

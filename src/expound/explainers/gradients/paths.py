@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from expound.errors import check_choice
 from expound.explainers.base import Aggregate, Explainer, OutputExplainer, TokenScores
 from expound.models import Batch, Capture, ExplainedModel
 from expound.models.batch import (
@@ -55,10 +54,9 @@ class DimensionwiseExplainer(OutputExplainer):
         return nullcontext()
 
     def aggregate_dimensions(self, contributions: Tensor) -> Tensor:
-        """Reduce contributions [..., d] to [...] as `aggregate` says; ExpoundError for an unknown one."""
+        """Reduce contributions [..., d] to [...] as `aggregate` says."""
         if self.aggregate == "sum":
             return contributions.sum(-1)
-        check_choice("aggregate", self.aggregate, get_args(Aggregate))
         norms: Tensor = torch.linalg.vector_norm(contributions, ord=2 if self.aggregate == "l2" else 1, dim=-1)
         return norms
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from expound.data.cards import MethodCard
-from expound.errors import check_choice, unknown
 from expound.explainers.base import Aggregate
 from expound.explainers.single_pass import EmbeddingGradient, sum_gradient
 
@@ -39,11 +38,6 @@ class Saliency(EmbeddingGradient):
         use="A quick look at where the output is sensitive, for one backward pass.",
         avoid="Do not use it to learn whether a word speaks for or against the class: its scores have no sign.",
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_choice("norm", self.norm, get_args(Norm))
-        if self.aggregate is not None and self.aggregate not in get_args(Aggregate):
-            raise unknown("aggregate", self.aggregate, get_args(Aggregate))
 
     @property
     def signed(self) -> bool:

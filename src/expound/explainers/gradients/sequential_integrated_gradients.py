@@ -49,6 +49,7 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_steps == "auto" and self.aggregate != "sum":
             raise ExpoundError(f"aggregate={self.aggregate!r} needs points between the ends: give n_steps, as 20")
 

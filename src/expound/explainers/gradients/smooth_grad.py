@@ -48,6 +48,7 @@ class SmoothGrad(DimensionwiseExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_samples < 1:
             raise ExpoundError(f"smooth_grad needs n_samples of at least 1, got {self.n_samples}")
 

@@ -52,6 +52,7 @@ class CoalitionMethod(OutputExplainer):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_samples < FEWEST:
             raise ExpoundError(f"{self.name} needs n_samples of at least {FEWEST}, got {self.n_samples}")
 

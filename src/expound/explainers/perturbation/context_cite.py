@@ -66,6 +66,7 @@ class ContextCite(OutputExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_samples < 2 or not 0 < self.keep_probability < 1 or self.alpha <= 0 or self.seed < 0:
             raise ExpoundError(
                 "context_cite needs n_samples of at least 2, keep_probability between 0 and 1, alpha above 0, a seed "

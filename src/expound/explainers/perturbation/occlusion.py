@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from expound.data.cards import MethodCard
 from expound.data.spans import UnitName
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.base import OutputExplainer, TokenScores, select_target
 from expound.explainers.perturbation.tree_search import find_parents, search_tree
 from expound.explainers.units import number_units, spread
@@ -65,7 +65,7 @@ class Occlusion(OutputExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_choice("search", self.search, get_args(Search))
+        super().__post_init__()
         if self.budget < 3:
             raise ExpoundError(f"occlusion needs a budget of at least 3 inputs, got {self.budget}")
 

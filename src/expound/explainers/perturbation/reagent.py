@@ -53,6 +53,7 @@ class Reagent(Explainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_steps < 1 or not 0 < self.fraction < 1:
             raise ExpoundError(
                 f"reagent needs a step and a fraction between 0 and 1, got {self.n_steps} and {self.fraction}"

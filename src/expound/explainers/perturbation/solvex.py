@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from expound.data.cards import MethodCard
 from expound.data.spans import UnitName
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.base import Explainer
 from expound.explainers.perturbation.beam import Beam, run_beams
 from expound.explainers.perturbation.coalitions import coalition_values
@@ -60,7 +60,7 @@ class Solvex(Explainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        check_choice("criterion", self.criterion, get_args(SearchCriterion))
+        super().__post_init__()
         if self.beam < 1:
             raise ExpoundError(f"solvex needs a beam of at least 1, got {self.beam}")
 

@@ -70,6 +70,7 @@ class Spex(OutputExplainer):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n_samples < FEWEST:
             raise ExpoundError(f"spex needs n_samples of at least {FEWEST}, got {self.n_samples}")
 

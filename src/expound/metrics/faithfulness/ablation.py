@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.perturbation.context_cite import batch_ablation_masks
 from expound.metrics.faithfulness.unit_order import UnitMetric, UnitOrderMetric
 from expound.models import Batch, ExplainedModel
@@ -69,7 +69,6 @@ class Lds(UnitMetric):
         super().__post_init__()
         if not 0 < self.keep_probability < 1:
             raise ExpoundError(f"lds needs a keep_probability between 0 and 1, got {self.keep_probability}")
-        check_choice("ablation", self.ablation, get_args(Ablation))
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`; NaN if all answers or all sums are equal."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from expound.errors import check_choice
 from expound.metrics.base import Metric, build_metric_input
 from expound.metrics.ranking import Rounding, check_fractions, top_fraction
 from expound.models import Batch, ExplainedModel
@@ -41,9 +40,8 @@ class Erasure(Metric):
     keeps_top: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_fractions(self.list_fractions())
-        check_choice("perturbation", self.perturbation, get_args(RemovalMethod))
-        check_choice("rounding", self.rounding, get_args(Rounding))
 
     @abstractmethod
     def list_fractions(self) -> tuple[float, ...]:
@@ -124,10 +122,6 @@ class AveragedErasure(Erasure):
 
     fractions: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2, 0.5)
     divisor: Divisor = "fractions"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("divisor", self.divisor, get_args(Divisor))
 
     def list_fractions(self) -> tuple[float, ...]:
         """Return the fractions that the mean is taken over."""

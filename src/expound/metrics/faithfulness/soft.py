@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.seeding import example_generators
 from expound.metrics.base import Metric
 from expound.metrics.faithfulness.unit_order import check_positive
@@ -52,7 +52,7 @@ class SoftErasure(Metric):
     keeps_top: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_choice("distance", self.distance, get_args(Distance))
+        super().__post_init__()
         if self.fraction is not None and not 0 < self.fraction < 1:
             raise ExpoundError(f"{self.name} needs a fraction between 0 and 1, got {self.fraction}")
         check_positive(self.name, n_samples=self.n_samples)

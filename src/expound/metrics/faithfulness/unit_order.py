@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, get_args
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from expound.data.spans import UnitName
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.perturbation.coalitions import coalition_values
 from expound.explainers.units import number_units
 from expound.metrics.base import Metric
@@ -51,8 +51,7 @@ class UnitMetric(Metric):
     """Names of the parameters that must be at least 1."""
 
     def __post_init__(self) -> None:
-        check_choice("unit", self.unit, get_args(UnitName))
-        check_choice("perturbation", self.perturbation, get_args(RemovalMethod))
+        super().__post_init__()
         if self.max_units is not None and self.max_units < 1:
             raise ExpoundError(f"{self.name} needs max_units of at least 1, got {self.max_units}")
         check_positive(self.name, **{name: getattr(self, name) for name in self.positive_params})

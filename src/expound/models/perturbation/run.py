@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError, unknown
 from expound.models.batch import Batch, get_token_budget, pack
 from expound.models.encoding.images import select_patches
 from expound.models.hugging_face import MODEL_ERRORS, HuggingFaceModel, Probe, describe_failure, find_failure
@@ -338,7 +338,8 @@ def run_perturbed(
     cache: PerturbationCache | None = None,
 ) -> Tensor:
     """Return the logits of perturbed versions of a batch; see `ExplainedModel.predict_perturbed`."""
-    check_choice("perturbation", perturbation, get_args(RemovalMethod))
+    if perturbation not in get_args(RemovalMethod):
+        raise unknown("perturbation", perturbation, get_args(RemovalMethod))
     if keep.ndim != 3 or keep.shape[1:] != batch.content.shape:
         raise ExpoundError(f"expected keep of shape [N, {len(batch)}, {batch.length}], got {list(keep.shape)}")
     if keep.dtype != torch.bool:
