@@ -18,7 +18,7 @@ from expound.models.generation.model import GeneratingModel
 from expound.models.layers.architecture import unwrap_adapter
 from expound.models.observe import observe_pass, read_observed
 from expound.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext, TrainingStep
-from expound.training.loop.trainer import ObjectiveTrainer
+from expound.training.loop.trainer import ModuleTrainer
 from expound.training.loop.training_module import TrainingModule
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
@@ -276,7 +276,7 @@ def with_objectives(
     """
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, Trainer)):
         raise ExpoundError(f"expected a class derived from transformers.Trainer, got {trainer_class!r}")
-    if issubclass(trainer_class, ObjectiveTrainer | AddedTermsTrainer):
+    if issubclass(trainer_class, ModuleTrainer):
         raise ExpoundError(f"{trainer_class.__name__} has objectives already: give it all of them at once")
     if any(isinstance(objective, CrossEntropy) for objective in objectives):
         raise ExpoundError(f"the task's own loss comes from {trainer_class.__name__}: leave out cross_entropy")
@@ -306,7 +306,7 @@ class OwnLossModule(TrainingModule):
         return torch.cat([sizes.new_ones(1), super().scale_by_size(sizes)[1:]])
 
 
-class AddedTermsTrainer(Trainer):
+class AddedTermsTrainer(ModuleTrainer):
     """The part of a class made by `with_objectives` that adds terms to what the Trainer class computes."""
 
     added: ClassVar[tuple[Objective, ...]]
@@ -338,19 +338,9 @@ class AddedTermsTrainer(Trainer):
         if self.args.n_gpu > 1:
             raise ExpoundError("one process cannot share a batch among GPUs here: start one for each, by torchrun")
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the batches of one optimizer step, and tell the module of them."""
-        samples, items = super().get_batch_samples(*args, **kwargs)
-        self.module.begin(self.args, self.state, [self.read_batch(inputs) for inputs in samples])
-        return samples, items
-
     def read_batch(self, inputs: Mapping[str, Any]) -> Batch:
         """Return the collator's inputs as a batch."""
         return read_batch(self.explained, inputs, needs_labels=False)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, for training steps, also what the module logs."""
-        super().log(logs | self.module.pop_logs() if "loss" in logs else logs, start_time)
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -448,11 +438,3 @@ class AddedTermsTrainer(Trainer):
         with self._without_learned():
             super()._load_best_model()
         self.module.load_learned(Path(self.state.best_model_checkpoint or ""))
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        self.module.log.save(output_dir, self.args)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        self.module.log.load(checkpoint, self.args)

@@ -33,7 +33,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from expound.data.hub import push
 from expound.data.provenance import write_json
 from expound.errors import ExpoundError, Stopped
-from expound.models import ExplainedModel
+from expound.models import Batch, ExplainedModel
 from expound.models.encoding import encode as encoding
 from expound.models.layers.architecture import unwrap_adapter
 from expound.objectives import Constraint
@@ -60,7 +60,36 @@ SHARDING_ERRORS = re.compile("DTensor|setStorage")
 """Words in torch's errors about weights that are sharded over processes."""
 
 
-class ObjectiveTrainer(Trainer):
+class ModuleTrainer(Trainer):
+    """A Trainer that tells a `TrainingModule` of its steps, and logs and saves what the module notes."""
+
+    module: TrainingModule
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the batches of one optimizer step, and tell the module of them."""
+        samples, items = super().get_batch_samples(*args, **kwargs)
+        self.module.begin(self.args, self.state, [self.read_batch(inputs) for inputs in samples])
+        return samples, items
+
+    def read_batch(self, inputs: Mapping[str, Any]) -> Batch:
+        """Return the collator's inputs as a batch."""
+        batch: Batch = inputs["batch"]
+        return batch
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, for training steps, also what the module logs."""
+        super().log(logs | self.module.pop_logs() if "loss" in logs else logs, start_time)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        self.module.log.save(output_dir, self.args)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        self.module.log.load(checkpoint, self.args)
+
+
+class ObjectiveTrainer(ModuleTrainer):
     """Trains a `TrainingModule` on Σ weight · objective with transformers' Trainer.
 
     Datasets are in canonical form. Each objective's unweighted term is logged under its name, in evaluation with the
@@ -161,12 +190,6 @@ class ObjectiveTrainer(Trainer):
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the batches of one optimizer step, and tell the module of them."""
-        samples, items = super().get_batch_samples(*args, **kwargs)
-        self.module.begin(self.args, self.state, [inputs["batch"] for inputs in samples])
-        return samples, items
-
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Run forward and backward and return the loss [].
 
@@ -184,10 +207,6 @@ class ObjectiveTrainer(Trainer):
                 "weights do not allow: train without fsdp, or with terms that use the step's own pass only"
             ) from error
         return loss
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, for training steps, also what the module logs."""
-        super().log(logs | self.module.pop_logs() if "loss" in logs else logs, start_time)
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
@@ -275,14 +294,6 @@ class ObjectiveTrainer(Trainer):
             self.module.load_learned(folder)
         else:
             self.module.load(folder)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        self.module.log.save(output_dir, self.args)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        self.module.log.load(checkpoint, self.args)
 
 
 def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
