@@ -67,6 +67,8 @@ class HuggingFaceModel(nn.Module):
                 "are explained in what they say (task='generation')"
             )
         inner = unwrap_adapter(model)
+        if not self.black_box_reason:
+            get_embedding(model)
         self.requested_max_length = check_max_length(max_length)
         self.model = model
         self.config: Any = model.config
@@ -107,7 +109,8 @@ class HuggingFaceModel(nn.Module):
     @property
     def embedding(self) -> nn.Module:
         """The layer whose output is the input embeddings: word embeddings, or an image's patch embeddings."""
-        return get_embedding(self.model)
+        layer: nn.Module = self.model.get_input_embeddings()
+        return layer
 
     @cached_property
     def is_decoder(self) -> bool:
@@ -128,7 +131,7 @@ class HuggingFaceModel(nn.Module):
     def lock(self) -> Lock:
         """Return the re-entrant lock that every call takes; all objects around the same weights share it."""
         # Wrappers and PEFT models around the same weights have one configuration object in common.
-        return get_lock(unwrap_adapter(self.model).base_model.config)
+        return get_lock(self.config)
 
     @contextmanager
     def evaluation_mode(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from expound.errors import ExpoundError
 from expound.models.batch import Batch, find_last_tokens
 from expound.models.hugging_face import MODEL_ERRORS, HuggingFaceModel, is_exact, remember
-from expound.models.layers.architecture import get_layers, get_module
+from expound.models.layers.architecture import get_layers
 from expound.models.passes.layer_calls import find_record
 
 NO_ID = -1
@@ -103,7 +103,7 @@ def skip_unread_positions(model: HuggingFaceModel, batch: Batch) -> Iterator[Non
 
     def run(alone: Batch) -> Tensor:
         with ExitStack() as trial:
-            shorten(model, get_layers(model.model)[-1], paths, torch.nan, trial)
+            shorten(model, paths, torch.nan, trial)
             logits: Tensor = model(alone).logits
         return logits
 
@@ -111,17 +111,17 @@ def skip_unread_positions(model: HuggingFaceModel, batch: Batch) -> Iterator[Non
     with ExitStack() as scope:
         if model.model not in before and is_exact(model, "unread positions", batch, run):
             scope.callback(_SHORTENED.reset, _SHORTENED.set((*before, model.model)))
-            last: Any = get_layers(model.model)[-1]
+            last: Any = model.model.get_submodule(paths[0])
             if getattr(last, "gradient_checkpointing", False):
                 # The backward pass would run the layer again after this block, at all positions.
                 last.gradient_checkpointing = False
                 scope.callback(setattr, last, "gradient_checkpointing", True)
-            shorten(model, last, paths, 0.0, scope)
+            shorten(model, paths, 0.0, scope)
         yield
 
 
 def _find_parts(model: HuggingFaceModel, batch: Batch) -> list[str]:
-    """Return the paths of the parts of a layer that compute only single positions and can be cut; empty if none."""
+    """Return the paths of the last layer and of its parts that compute single positions and can be cut, or nothing."""
     if model.task.is_read_at_positions and not model.task.is_generated:
         return []
     try:
@@ -136,13 +136,16 @@ def _find_parts(model: HuggingFaceModel, batch: Batch) -> list[str]:
     else:
         found = [attention.output.rpartition(".")[0]]
     # A part that has the values, too, reads all positions.
-    return found if all(path and not attention.value.startswith(f"{path}.") for path in found) else []
+    if not found or any(not path or attention.value.startswith(f"{path}.") for path in found):
+        return []
+    layer = get_layers(model.model)[-1]
+    name = next(name for name, module in model.model.named_modules() if module is layer)
+    return [name, *(f"{name}.{path}" for path in found)]
 
 
-def _compute_first_position(
-    model: HuggingFaceModel, last: nn.Module, paths: list[str], _: float, scope: ExitStack
-) -> None:
+def _compute_first_position(model: HuggingFaceModel, paths: list[str], _: float, scope: ExitStack) -> None:
     """Let the last layer compute only the first position after its attention."""
+    last, part = map(model.model.get_submodule, paths)
     length = 0
 
     def read_length(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -165,13 +168,11 @@ def _compute_first_position(
         return nn.functional.pad(output, (0, 0, 0, length - output.shape[1]), value=fill)
 
     scope.enter_context(last.register_forward_pre_hook(read_length))
-    scope.enter_context(get_module(last, paths[0]).register_forward_pre_hook(keep_first_position))
+    scope.enter_context(part.register_forward_pre_hook(keep_first_position))
     scope.enter_context(last.register_forward_hook(widen))
 
 
-def _compute_predicting_columns(
-    model: HuggingFaceModel, last: nn.Module, paths: list[str], fill: float, scope: ExitStack
-) -> None:
+def _compute_predicting_columns(model: HuggingFaceModel, paths: list[str], fill: float, scope: ExitStack) -> None:
     """Let the last layer's output projection and feed-forward compute only columns that predict response tokens."""
     columns, length = slice(None), 0
 
@@ -194,7 +195,6 @@ def _compute_predicting_columns(
         return nn.functional.pad(output, (0, 0, start, length - start - output.shape[1]), value=fill)
 
     scope.enter_context(model.model.register_forward_pre_hook(read_columns, with_kwargs=True))
-    for path in paths:
-        part = get_module(last, path)
+    for part in map(model.model.get_submodule, paths[1:]):
         scope.enter_context(part.register_forward_pre_hook(narrow))
         scope.enter_context(part.register_forward_hook(widen))

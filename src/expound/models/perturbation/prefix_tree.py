@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from expound.models.batch import Batch, pack
 from expound.models.hugging_face import HuggingFaceModel, is_exact
-from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
+from expound.models.state import CACHE_ARGUMENTS
 
 MAX_TOKEN_SHARE = 0.8
 """A tree is used only if its passes, which are smaller, read at most this share of the tokens of plain passes."""
@@ -70,11 +70,11 @@ def supports_prefix_sharing(model: HuggingFaceModel) -> bool:
     """Return whether the model's cache is a plain key/value cache."""
     is_causal = model.task.is_generated and not model.config.is_encoder_decoder
     takes_arguments = {"position_ids", "use_cache"} <= model.forward_parameters
-    if not is_causal or not takes_arguments or find_cache_argument(model.model) is None:
+    if not is_causal or not takes_arguments or model.forward_parameters.isdisjoint(CACHE_ARGUMENTS):
         return False
     # Convolutions (LFM2), linear attention (MiniMax) and state-space models (Mamba) keep a running state, from which no
     # beginning can be cut out. Not all of them say so by `_is_stateful`, but their layers of the cache do.
-    is_stateful = getattr(unwrap_adapter(model.model), "_is_stateful", False)
+    is_stateful = getattr(model.model, "_is_stateful", False)
     layers = DynamicCache(config=model.config).layers
     return not is_stateful and all(type(layer) in PLAIN_LAYERS for layer in layers)
 
