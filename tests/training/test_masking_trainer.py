@@ -36,10 +36,9 @@ from expound.training.loop.training_module import Collator, TrainingModule
 from expound.training.masking import (
     MaskingModule,
     MaskingStep,
-    MaskSparsity,
-    PredictionPreservation,
     default_arguments,
     make_masking_arguments,
+    masking_objectives,
     sample_stratified,
     train_masking,
 )
@@ -301,12 +300,15 @@ def test_bad_input(tmp_path):
         train_masking(bert(), texts(4), texts(4), tmp_path)
     with pytest.raises(ExpoundError, match="fine-tuned already"):
         RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
-    with pytest.raises(ExpoundError, match="head_lr_multiplier, head_dropout and the options of LoRA do not apply"):
+    with pytest.raises(ExpoundError, match="head_dropout, scalar_mix and the options of LoRA do not apply"):
         RECIPES["aml"]().train(bert(), texts(4), texts(4, start=8), tmp_path, head_dropout=0.5)
     with pytest.raises(ExpoundError, match="unknown metric"):
         RECIPES["aml"]("aopc")
     model = bert()
-    module, batch = TrainingModule(model, [CrossEntropy(), PredictionPreservation()]), model.encode(list(texts(2)))
+    module, batch = (
+        TrainingModule(model, [CrossEntropy(), masking_objectives(MaskWeights())[0]]),
+        model.encode(list(texts(2))),
+    )
     with pytest.raises(ExpoundError, match="train it by the recipe aml"):
         module(batch, StepContext())
 
@@ -398,5 +400,5 @@ def test_the_weight_of_sparsity_grows_over_the_first_steps_of_training_only():
     for number, training in ((0, True), (15, True), (60, True), (0, False)):
         step = object.__new__(MaskingStep)
         step.__dict__.update(scores=scores, own_content=content, context=StepContext(number=number, training=training))
-        values.append(MaskSparsity(warmup=60)(step).item())
+        values.append(masking_objectives(MaskWeights(sparsity_warmup=60))[1](step).item())
     assert values == pytest.approx([0, full / 4, full, full], rel=1e-5)

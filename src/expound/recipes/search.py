@@ -24,7 +24,7 @@ from transformers import TrainingArguments
 
 from expound.data.atomic_files import LOCK, process_start_time
 from expound.data.provenance import OTHER_FOLDER, RECORD, add_to_record
-from expound.errors import ExpoundError, Stopped, unknown
+from expound.errors import ExpoundError, unknown
 from expound.explainers import explainer
 from expound.metrics import metric
 from expound.models.encoding.encode import make_batches
@@ -50,8 +50,8 @@ FLOOR = 0.01
 FINISHED, PROCESS = ("COMPLETE", "PRUNED"), "process"
 
 
-def open_study(url: str | None, name: str | None = None, *, higher_is_better: bool) -> Study:
-    """Open the study of a name in an Optuna storage, or create it; without a URL it lives in memory.
+def open_study(url: str, name: str, *, higher_is_better: bool) -> Study:
+    """Open the study of a name in an Optuna storage, or create it.
 
     Raises:
         ExpoundError: the storage cannot be opened.
@@ -215,29 +215,19 @@ class Search:
             raise ExpoundError(f"{folder} holds something else: {OTHER_FOLDER}")
         seeds = list(self.seeds) or [run_options.seed]
         runs: list[dict[str, Any]] = []
-        results: list[TrainResult] = []
-
-        def train_candidate(trial: Trial) -> float | None:
-            candidate = self.candidates[trial.number]
-            logger.warning(
-                "search: run %d of %d, %s", trial.number + 1, len(self.candidates), describe_values(candidate.values)
-            )
+        # The runs' folders are what a search resumes from, as each knows its configuration.
+        for number, candidate in enumerate(self.candidates, start=1):
+            logger.warning("search: run %d of %d, %s", number, len(self.candidates), describe_values(candidate.values))
             judged = []
             for seed in seeds:
-                results.append(self._train_in(folder, candidate, seed, model, train, dev, run_options))
-                results[-1].require_finished("the search")
-                judged.append(self._judge(candidate.recipe, results[-1], dev))
+                result = self._train_in(folder, candidate, seed, model, train, dev, run_options)
+                if not result.finished:
+                    return result
+                judged.append(self._judge(candidate.recipe, result, dev))
             figures = {name: _average([each[name] for each in judged]) for name in ("value", "task_value")}
             runs.append({**candidate.values, **figures, "feasible": all(each["feasible"] for each in judged)})
-            return figures["value"]
-
-        # The study is in memory: the runs' folders are what a search resumes from, as each knows its configuration.
-        try:
-            run_trials(open_study(None, higher_is_better=self.higher_is_better), len(self.candidates), train_candidate)
-        except Stopped:
-            return results[-1]
         compared = runs if self.by is None else [{**run, "task_value": None} for run in runs]
-        chosen = self.candidates[choose_run(compared, self._is_higher_better(results[-1]))]
+        chosen = self.candidates[choose_run(compared, self._is_higher_better(result))]
         # the finished run is loaded from its folder, and not repeated
         run_options = replace(run_options, overwrite=False, resume=True)
         result = self._train_in(folder, chosen, seeds[0], model, train, dev, run_options)

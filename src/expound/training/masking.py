@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ from transformers import PreTrainedModel, TrainerCallback, TrainingArguments, se
 
 from expound.data.provenance import summarize_data, to_json_value
 from expound.data.readers.exchanges import TEXTS, exclude_examples
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers.attributive_masking import AttributiveMasking, losses
-from expound.explainers.attributive_masking.losses import Inverse, MaskWeights, Sparsity
+from expound.explainers.attributive_masking.losses import MaskWeights
 from expound.explainers.learned.base import WEIGHTS
 from expound.metrics import Metric, metric
 from expound.models import Batch, ExplainedModel, Outputs
@@ -54,94 +54,39 @@ class MaskingStep(TrainingStep):
 
 
 @dataclass(frozen=True)
-class PredictionPreservation(Objective):
-    """Cross-entropy between the prediction under the mask and the prediction on the whole input (eq. 5)."""
+class MaskTerm(Objective):
+    """One of the three losses of a masking model (eq. 4): `loss` returns its values [B], the term is their mean."""
 
+    name: str = ""
     weight: float = 0.5
-    name: ClassVar[str] = "prediction_preservation"
+    loss: Callable[[MaskingStep], Tensor] | None = field(default=None, repr=False)
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the examples, a scalar."""
-        step = require_masking_step(step, self.name)
-        return losses.preservation(step.kept, step.answer).mean()
+        if not isinstance(step, MaskingStep) or self.loss is None:
+            raise ExpoundError(f"{self.name} trains a model that masks another one's input: train it by the recipe aml")
+        return self.loss(step).mean()
 
 
-@dataclass(frozen=True)
-class InverseMasking(Objective):
-    """A loss that makes the predicted class unlikely under the inverse mask (eq. 6).
+def masking_objectives(weights: MaskWeights) -> tuple[MaskTerm, ...]:
+    """Return the three terms of eq. 4 with these weights; those of weight 0, too, whose values are logged."""
 
-    Args:
-        weight: λ_inv.
-        form: `log` −log(1 − F_ŷ), `probability` F_ŷ, `negative_entropy` Σ F log F.
-    """
-
-    weight: float = 0.5
-    form: Inverse = "log"
-    name: ClassVar[str] = "inverse_masking"
-
-    def __post_init__(self) -> None:
-        check_choice("form of inverse masking", self.form, get_args(Inverse))
-
-    def __call__(self, step: TrainingStep) -> Tensor:
-        """Return the mean over the examples, a scalar."""
-        step = require_masking_step(step, self.name)
-        return losses.inverse(step.without, step.answer, self.form).mean()
-
-
-@dataclass(frozen=True)
-class MaskSparsity(Objective):
-    """The share of the input that the mask keeps, mean over each example's content tokens (eq. 7).
-
-    Args:
-        weight: λ_a.
-        form: `bce` −log(1 − a), `l1` a.
-        warmup: training steps over which the term grows linearly from 0 to its full value.
-    """
-
-    weight: float = 0.5
-    form: Sparsity = "bce"
-    warmup: int = 0
-    name: ClassVar[str] = "mask_sparsity"
-
-    def __post_init__(self) -> None:
-        check_choice("form of sparsity", self.form, get_args(Sparsity))
-
-    def __call__(self, step: TrainingStep) -> Tensor:
-        """Return the mean over the examples, a scalar."""
-        step = require_masking_step(step, self.name)
+    def measure_sparsity(step: MaskingStep) -> Tensor:
         # the authors' code also counts padding and special tokens, so that λ_a depends on the padding
-        value = losses.sparsity(step.scores, step.own_content, self.form).mean()
-        is_warming_up = step.context.training and step.context.number < self.warmup
-        if not is_warming_up:
-            return value
-        return value * (step.context.number / self.warmup)
+        values = losses.sparsity(step.scores, step.own_content, weights.sparsity_form)
+        is_warming_up = step.context.training and step.context.number < weights.sparsity_warmup
+        return values * (step.context.number / weights.sparsity_warmup) if is_warming_up else values
 
+    def measure_inverse(step: MaskingStep) -> Tensor:
+        return losses.inverse(step.without, step.answer, weights.inverse_form)
 
-def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:
-    """Return the three terms of eq. 4 with these weights."""
-    # terms of weight 0 are kept: their values are logged
     return (
-        PredictionPreservation(weights.preservation),
-        MaskSparsity(weights.sparsity, weights.sparsity_form, weights.sparsity_warmup),
-        InverseMasking(weights.inverse, weights.inverse_form),
+        MaskTerm(
+            "prediction_preservation", weights.preservation, lambda step: losses.preservation(step.kept, step.answer)
+        ),
+        MaskTerm("mask_sparsity", weights.sparsity, measure_sparsity),
+        MaskTerm("inverse_masking", weights.inverse, measure_inverse),
     )
-
-
-def require_masking_step(step: TrainingStep, name: str) -> MaskingStep:
-    """Return the step as a `MaskingStep`. Raises ExpoundError for a step of another trainer."""
-    if not isinstance(step, MaskingStep):
-        raise ExpoundError(f"{name} trains a model that masks another one's input: train it by the recipe aml")
-    return step
-
-
-def repeat_batch(batch: Batch) -> Batch:
-    """Return the batch twice in one batch, so that the mask and its inverse take one pass."""
-    return batch.select([*range(len(batch))] * 2)
-
-
-def concat_inverse(scores: Tensor) -> Tensor:
-    """Return a mask and its inverse below it [2B, L]."""
-    return torch.cat([scores, 1 - scores])
 
 
 MEAN_MASK, COLLAPSE = "mean_mask", 0.02
@@ -202,7 +147,8 @@ class MaskingModule(TrainingModule):
         # Both the masked input and its inverse are read in one pass of twice the batch.
         doubled = None if reference is None else reference.repeat(2, 1, 1)
         with skip_unread_positions(model, batch):
-            kept, without = masking.masking.logits(model, repeat_batch(batch), concat_inverse(scores), doubled).chunk(2)
+            twice, both = batch.select([*range(len(batch))] * 2), torch.cat([scores, 1 - scores])
+            kept, without = masking.masking.logits(model, twice, both, doubled).chunk(2)
         step = MaskingStep(
             model, batch, outputs, context,
             answer=answer, scores=own, own_content=reading.own.content, kept=kept, without=without,
