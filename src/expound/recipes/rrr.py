@@ -31,7 +31,9 @@ def rrr(
 
     The squared gradient of the log-probabilities at the embeddings of unmarked words is added to the cross-entropy. The
     checkpoint with the lowest total dev loss is kept; five epochs without improvement end the run. Compare with
-    --weight 0 (--control does it). A high weight makes the model unsure: --search weight=0.1,1,10 finds one.
+    --weight 0 (--control does it). A high weight makes the model unsure: --search weight=0.1,1,10 finds one. On 1,000
+    sentences of SST, the default raises the AUC of saliency from .71 to .76 at the accuracy of the control (MiniLM,
+    three seeds); other sizes and long texts were not measured.
 
     Example: expound train rrr --control --model bert-base-uncased --data sst:data/sst --output-dir runs/rrr
     """

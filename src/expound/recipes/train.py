@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,8 @@ def train(
         ExpoundError: an unknown recipe or parameter, a model or data that the recipe cannot train, or a search in which
             no run can be chosen.
     """
-    _check_owners(recipe, params)
     own = inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters if isinstance(recipe, str) else ()
+    _check_owners(own, params)
     roles = [field.name for field in fields(ColumnOptions) if field.name not in own]
     columns = {name: params.pop(name) for name in roles if name in params}
 
@@ -109,9 +109,8 @@ def train(
     return (searched or method).train(start, train_data, dev_data, output_dir, run_options)
 
 
-def _check_owners(recipe: str | Recipe, params: Mapping[str, Any]) -> None:
-    """Raise ExpoundError for a parameter that is no parameter of the recipe, but one of the run."""
-    own = inspect.signature(RECIPES[parse_spec(recipe)[0]]).parameters if isinstance(recipe, str) else ()
+def _check_owners(own: Collection[str], params: Mapping[str, Any]) -> None:
+    """Raise ExpoundError for a parameter that is none of the recipe's `own`, but one of the run."""
     for owner, kind in (("args", TrainingArguments), ("options", RunOptions)):
         for name in params:
             if name not in own and name in {field.name for field in fields(kind)}:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.errors import ExpoundError
 from expound.explainers.attention.weights import select_readout_row
 from expound.explainers.learned.base import FittedExplainer
 from expound.explainers.learned.learned_attention import LearnedAttention
@@ -55,12 +54,7 @@ class AttentionToSource(LearnedAttention, FittedExplainer):
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Return the weighted attention of the readout position, Σ_nh w_nh A^nh[q, :]: [B, L]."""
-        shapes = [tuple(layer.shape[1:2]) for layer in outputs.attentions]
-        if shapes != [(self.n_heads,)] * self.n_layers:
-            raise ExpoundError(
-                f"this {self.name} is for {self.n_layers} layers of {self.n_heads} heads, the model has {len(shapes)} "
-                f"layers of {shapes[0][0] if shapes else 'no'} heads: use one made for this model"
-            )
+        self.check(outputs.attentions)
         weights = self.coefficients.to(outputs.attentions[0])
         # Heads are summed layer by layer before the row is selected: [B, N, H, L, L] is never stacked.
         mixed = []

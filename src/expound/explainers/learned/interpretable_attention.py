@@ -104,20 +104,20 @@ class InterpretableAttention(LearnedAttention):
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(config.num_hidden_layers, config.num_attention_heads, width, **options)
 
-    def check(self, outputs: Outputs) -> None:
+    def check(self, layers: Sequence[Tensor]) -> None:
         """Raise ExpoundError unless layers, heads and features match the coefficients."""
-        super().check(outputs)
-        if outputs.queries[0].shape[-1] != self.head_dim:
+        super().check(layers)
+        if layers[0].shape[-1] != self.head_dim:
             raise ExpoundError(
                 f"this {self.name} is for heads of {self.head_dim} features, the model's have "
-                f"{outputs.queries[0].shape[-1]}: use one made for this model"
+                f"{layers[0].shape[-1]}: use one made for this model"
             )
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
     ) -> Tensor:
         """Return a distribution over real positions, or over content without `special_tokens`: [B, L]."""
-        self.check(outputs)
+        self.check(outputs.queries)
         places = explained_positions(batch, self.special_tokens)
         # Differences between positions are far smaller than half precision resolves.
         with disable_autocast(batch.device):
@@ -140,7 +140,7 @@ class InterpretableAttention(LearnedAttention):
         self.scales = (1.0, 1.0)
         with model.evaluation_mode():
             outputs = model(batch, capture=replace(self.capture, differentiable_twice=False))
-        self.check(outputs)
+        self.check(outputs.queries)
         grid, places = self._head_grid(model, batch, outputs), explained_positions(batch, self.special_tokens)
         first = _standard_deviation(grid.flatten(1, 2), places)
         second = _standard_deviation(self._layer_grid(grid / first, places), places)

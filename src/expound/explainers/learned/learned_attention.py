@@ -45,9 +45,9 @@ class LearnedAttention(LearnedExplainer):
         """The queries and keys of every layer."""
         return Capture(heads=True)
 
-    def check(self, outputs: Outputs) -> None:
-        """Raise ExpoundError unless the captured layers and heads match the coefficients."""
-        shapes = [tuple(layer.shape[1:2]) for layer in outputs.queries]
+    def check(self, layers: Sequence[Tensor]) -> None:
+        """Raise ExpoundError unless these parts of each layer's heads, [B, H, …], match the coefficients."""
+        shapes = [tuple(layer.shape[1:2]) for layer in layers]
         if shapes != [(self.n_heads,)] * self.n_layers:
             heads = "/".join(sorted({str(count) for (count,) in shapes}))
             raise ExpoundError(

@@ -79,7 +79,7 @@ class ParameterizedAttention(LearnedAttention):
 
     def head_logits(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """Return the mean logits s [B, N, H, L]; they do not depend on the coefficients, so they can be cached."""
-        self.check(outputs)
+        self.check(outputs.queries)
         return mean_head_logits(model, batch, outputs)[:, -len(self.coefficients) :]
 
     def mix_heads(self, head_logits: Tensor, places: Tensor) -> Tensor:
