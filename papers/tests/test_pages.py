@@ -274,6 +274,19 @@ def test_verdicts_on_claims_are_computed_from_their_intervals(finished):
     assert lines["7"].endswith("| | | not tested |")
 
 
+def test_a_single_run_meets_every_seed_of_the_other_row_only_if_no_other_is_planned(study_folder):
+    study = study_folder / "study.py"
+    for run in load_study(study).runs:
+        if run.recipe == "fast" and run.seed:
+            shutil.rmtree(Store(study_folder / "runs").cell_folder(run.cell.key))
+    claim = "| 1 | fast is right more often |"
+    unfinished = next(line for line in make_page(study_folder, CLAIMS).split("\n") if line.startswith(claim))
+    assert "| 8 × 1 | **undecided**" in unfinished, "the interval of one pair lacks the spread over seeds"
+    study.write_text(study.read_text().replace('"weight_decay": 1}', '"weight_decay": 1}, seeds=[0]'))
+    by_design = next(line for line in make_page(study_folder, CLAIMS).split("\n") if line.startswith(claim))
+    assert "| 8 × 3 |" in by_design
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

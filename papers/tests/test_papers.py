@@ -10,10 +10,12 @@ from expound_papers.study.loading import list_studies, load_study
 KEYS = {"paper", "table", "rows", "columns", "seeds", "models", "sizes", "settings"}
 OF_FIGURES = {"figure", "kind", "recipes", "explainers", "datasets"}
 OURS = {
+    "aml-any-length",
     "aml-defaults",
     "aml-defaults-seeds",
     "aml-defaults-sentences",
     "aml-movies",
+    "aml-options",
     "aml-table-1-metrics",
     "aml-table-4-metrics",
     "aml-weights",
@@ -36,6 +38,7 @@ OURS = {
     "ivra-simulatability",
     "language-models",
     "methods",
+    "regex-any-length",
     "regex-reviews",
     "regex-seeds",
     "removal",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from expound_papers.studies import aml
-from expound_papers.studies.aml_encoders import explain_all_encoders, train_by_metric
-from expound_papers.studies.corpora import SST
+from expound_papers.studies.aml_encoders import begin_sentences, explain_all_encoders, train_by_metric
+from expound_papers.studies.corpora import MOVIES, SST
 from expound_papers.study import Data, Model, Study, Training, choose, register
 
 
@@ -74,6 +74,78 @@ def aml_table_4_metrics(study: Study) -> None:
     caption = "One masking model for each metric, with all terms and without one "
     caption += "(Xpred: the prediction's, Xinv: the inverse's)"
     setup.add_table("metrics", caption, metrics=["Suff", "Comp"])
+
+
+def train_masks_of_table_1(study: Study) -> tuple[aml.Setup, dict[str, Any]]:
+    """Train the classifiers and masking models of Table 1; return their settings, too, for others beside them."""
+    setup = begin_sentences(study)
+    setup.train_classifiers(arguments={"num_train_epochs": 2, "learning_rate": 1e-4})
+    how: dict[str, Any] = {"arguments": aml.SHORT, "masking": "omit", "sparsity_warmup": 60, **aml.WEIGHTS}
+    how |= aml.MANY_ROWS
+    setup.train_masks("A-C", **how)
+    return setup, how
+
+
+@register
+def aml_any_length(study: Study) -> None:
+    """AML, Tables 3 to 5: with the models of Table 1, which learned from sentences of any length.
+
+    Of at most 12 words, as in the other small studies of these tables, the budgets of 1 and 5 % are empty.
+    """
+    # Claims, stated before the runs: those of Tables 3 to 5. Masks agree better with rationales than ALTI and DecompX;
+    # by A-C, fAML and pAML of all three terms are better than without the prediction's term, and than without the
+    # inverse's; pAML is faster than DecompX.
+    if not study.is_small:
+        explain_all_encoders(study)
+        return
+    setup, how = train_masks_of_table_1(study)
+    rows = {"": setup.masks["A-C"]}
+    for name, term in {"Xpred": "preservation_weight", "Xinv": "inverse_weight"}.items():
+        (rows[name],) = setup.train_masks("A-C", name=name, trials=None, **how | {term: 0})
+    for name, runs in rows.items():
+        setup.judge_masks(f"{name} by A-C".strip(), runs, setup.test, aml.METRICS, name)
+    caption = "A-C with all terms and without one (Xpred: the prediction's, Xinv: the inverse's)"
+    setup.add_table("terms", caption, metrics=["A-C"], where={"dataset": ["SST2"]})
+    movies, agreement = Data("Movies", MOVIES, limit=60), {"Macro F1": "token_f1?unit=token&k=25"}
+    study.judge("agreement", setup.f, movies, choose(setup.explainers, "DXL", "ALTI", "random", "attention"), agreement)
+    setup.judge_masks("agreement of masks", rows[""], movies, agreement, limits={"fAML": 15})
+    setup.add_table("agreement", "Agreement with rationales", metrics=[*agreement])
+    few = setup.test.but("20 sentences", limit=20)
+    study.judge("seconds", setup.f, few, choose(setup.explainers, "SIG", "DCMP", "SLVX"), choose(aml.METRICS, "A-C"))
+    setup.judge_masks("seconds of masks", rows[""], few, choose(aml.METRICS, "A-C"))
+    setup.add_table("seconds", "Seconds a sentence", metrics=["seconds"], where={"dataset": ["20 sentences"]})
+
+
+@register
+def aml_options(study: Study) -> None:
+    """AML: what replaces masked words, and other forms of the loss's terms.
+
+    The models of Table 1 beside masking models that differ from them in one option each.
+    """
+    # Claims, stated before the runs: masking models that omit masked words are better by A-C than those that replace
+    # them by [MASK], by random words, by a learned vector, or by the words that a language model predicts; and no other
+    # form of a term is better than the paper's.
+    if not study.is_small:
+        explain_all_encoders(study)
+        return
+    setup, how = train_masks_of_table_1(study)
+    predictor = Model("predictor", "${EXPOUND_MASKED_MODEL:-google-bert/bert-base-uncased}")
+    options: dict[str, dict[str, Any]] = {
+        "[MASK]": {"masking": "mask"},
+        "random words": {"masking": "random"},
+        "a learned vector": {"masking": "learned"},
+        "predicted words": {"masking": "predicted", "predictor": predictor},
+        "inverse: probability": {"inverse_form": "probability"},
+        "inverse: negative entropy": {"inverse_form": "negative_entropy"},
+        "sparsity: L1": {"sparsity_form": "l1"},
+    }
+    rows = {"Table 1": setup.masks["A-C"]}
+    for name, changes in options.items():
+        (rows[name],) = setup.train_masks("A-C", name=name, trials=None, **how | changes)
+    for name, runs in rows.items():
+        ending = "" if name == "Table 1" else f", {name}"
+        setup.judge_masks(f"{name} by A-C", runs, setup.test, aml.METRICS, ending)
+    setup.add_table("options", "Faithfulness of masks; A-C chooses the maps of fAML", metrics=["A-S", "A-C"])
 
 
 @register

@@ -61,7 +61,7 @@ class Setup:
                 "num_train_epochs": 2, "learning_rate": 1e-4, "per_device_train_batch_size": 8, "bf16": True,
                 "data_seed": 0,
             }  # fmt: skip
-            short = {"longest": {"words": 12}}
+            short = {"longest": {"words": longest}} if longest else {}
             limits = {"train": {"limit": 400} | short, "dev": {"limit": 100} | short, "test": {"limit": 100} | short}
         train, dev = (Data(f"sst-{split}", SST, split=split, **limits[split]) for split in ("train", "dev"))
         self.test, self.training = Data("SST", SST, **limits["test"]), Training("SST", train, dev)
