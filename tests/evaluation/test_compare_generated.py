@@ -11,7 +11,7 @@ from chats import CHAT, chatting
 from expound import ExpoundError
 from expound.cli import main
 from expound.evaluation.compare.comparison import Comparison
-from expound.explainers.registry import resolve_unit
+from expound.explainers.base import resolve_unit
 from expound.metrics.faithfulness.unit_aopc import UnitComprehensiveness, UnitSufficiency
 
 OTHER = CHAT | {"sources": {"a": "the cat is here .", "b": "a film", "c": "women laugh"}, "response": " it is long"}

@@ -13,8 +13,8 @@ from causal import causal
 from chats import CHAT, SOURCES, chatting
 from expound import Explanation, Explanations, ExpoundError, explainer
 from expound.cli import main
+from expound.explainers.base import resolve_unit
 from expound.explainers.plan import plan_work
-from expound.explainers.registry import resolve_unit
 from expound.models.tasks import base as generation_task
 from expound.reports.highlighted.highlight import highlight_explanation
 from expound.reports.highlighted.pieces import Piece, cut_text, find_prompt_extents, scores_to_levels

@@ -12,9 +12,8 @@ import expound
 from chats import CHAT, chatting
 from expound import Explanations, ExpoundError
 from expound.explainers import EXPLAINERS
-from expound.explainers.base import TOKEN_FAMILIES
+from expound.explainers.base import TOKEN_FAMILIES, resolve_unit
 from expound.explainers.plan import plan_work
-from expound.explainers.registry import resolve_unit
 from expound.reports.highlighted.highlight import highlight_explanation
 from expound.reports.terminal import render_explanation
 from two_sided import two_sided

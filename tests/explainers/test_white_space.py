@@ -10,7 +10,7 @@ import expound
 import families
 from chats import chatting
 from expound.data.alignment import find_part_of_tokens, find_sentence_ends
-from expound.explainers.registry import resolve_unit
+from expound.explainers.base import resolve_unit
 from expound.models import ExplainedModel
 from expound.reports.explanations import Explanations
 from small import NATIVE, make_explainer

@@ -18,7 +18,6 @@ from expound import ExpoundError
 from expound.cli import main
 from expound.explainers import EXPLAINERS
 from expound.explainers.base import require_removal
-from expound.explainers.registry import is_removal_method
 from expound.models.generation import server as client
 
 REMOVAL = ["occlusion", "lime?n_samples=24", "kernel_shap?n_samples=24", "context_cite?n_samples=24&alpha=0.0001",
@@ -210,7 +209,7 @@ def test_an_answer_that_ends_has_the_end_token(local_model, folder):
 
 
 @pytest.mark.parametrize(
-    "method", [name for name, kind in EXPLAINERS.items() if not is_removal_method(kind) and name != "random"]
+    "method", [name for name, kind in EXPLAINERS.items() if not kind.removes_input() and name != "random"]
 )
 def test_other_methods_are_refused_before_a_request(local_model, folder, method):
     # Two of the learned methods need a training; their class alone decides.

@@ -15,12 +15,18 @@ from expound.data.alignment import pool
 from expound.data.readers.columns import ColumnOptions
 from expound.data.spans import Spans, UnitName
 from expound.errors import ExpoundError
-from expound.explainers.base import Explainer, TokenScores, require_assumptions, require_finite, require_token_scores
+from expound.explainers.base import (
+    Explainer,
+    TokenScores,
+    require_assumptions,
+    require_finite,
+    require_token_scores,
+    resolve_unit,
+)
 from expound.explainers.check_model import default_method
 from expound.explainers.gradients.paths import DimensionwiseExplainer, explain_parts
 from expound.explainers.learned.trained_citation import TrainedCitation
 from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
-from expound.explainers.registry import resolve_unit
 from expound.explainers.units import Units, find_strongest_pairs, list_units, place_spans, read_spans, sum_units
 from expound.models import Batch, ExplainedModel
 from expound.models.batch import require_finite_logits

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.data.registry import check_choices, read_fields
+from expound.data.registry import BOOLEANS, check_choices, parse_params, parse_spec, read_fields
+from expound.data.spans import UnitName
 from expound.errors import ExpoundError
-from expound.explainers.registry import is_removal_method
+from expound.explainers.registry import EXPLAINERS, explainer
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.batch import (
     get_token_budget,
@@ -250,6 +251,25 @@ class Explainer(ABC):
             raise ExpoundError(f"{self.name}.{method} returned {shape}, expected {expected}: a score for each position")
 
     @classmethod
+    def removes_input(cls) -> bool:
+        """Return whether the method runs perturbed inputs, whose predictions serve every target."""
+        return "perturbation" in getattr(cls, "__dataclass_fields__", {})
+
+    @classmethod
+    def from_spec(cls, path: str, options: dict[str, Any], model: ExplainedModel | None = None) -> Explainer:
+        """Return the explainer with the path and the parameters of a spec, see `explainer`."""
+        name = cls.card.name
+        if path:
+            return cls.from_pretrained(path).with_params(**options)
+        if not cls.card.learned:
+            return cls(**parse_params(name, cls, options))
+        if not BOOLEANS.get(options.pop("untrained", "false")):
+            raise ExpoundError(
+                f"{name} is learned: give the folder it was saved in, as {name}:PATH, or {name}?untrained to train it"
+            )
+        return cls.untrained(options, model)
+
+    @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
         """Load a learned explainer from the folder it was saved in; ExpoundError for methods that are not learned."""
         raise ExpoundError(f"{cls.card.name} is not learned: it takes no path")
@@ -294,6 +314,31 @@ def describe_explainer(explainer: Explainer) -> dict[str, Any]:
     return {"method": explainer.name, **explainer.params, **weights}
 
 
+def resolve_unit(
+    method: str | Explainer, unit: UnitName | None, params: dict[str, Any], *, is_generating: bool = True,
+    deletes: bool = True,
+) -> tuple[Explainer, UnitName]:  # fmt: skip
+    """Return the explainer and the unit of its scores; default: the method's own unit, or words.
+
+    Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
+    """
+    if isinstance(method, str):
+        address, options = parse_spec(method)
+        name, _, path = address.partition(":")
+        # A mask token means nothing to most language models, so units are deleted unless the user chooses otherwise.
+        if deletes and EXPLAINERS[name].removes_input():
+            options = {"perturbation": "remove"} | options
+        resolved = EXPLAINERS[name].from_spec(path, options | params)
+    else:
+        resolved = explainer(method, **params)
+    # A learned method keeps the unit that it was trained with.
+    if "unit" in resolved.params and unit is not None and not resolved.card.learned:
+        resolved = resolved.from_spec("", resolved.params | {"unit": unit})
+    if not is_generating:
+        return resolved, unit or "word"
+    return resolved, unit or resolved.params.get("unit") or "word"
+
+
 OF_ATTENTION = ("answers", "readout", "attention")
 """Assumptions of methods that read attention maps where the prediction is read."""
 OF_DECOMPOSITION = (*OF_ATTENTION, "decomposition")
@@ -323,7 +368,7 @@ def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) 
     require_removal(method, model)
     # Rules follow what depends on words, and embeddings of images come later.
     reads_images = method.card.family in OF_IMAGES and not {"linear_rules", "shared_rules"}.intersection(method.assumes)
-    if batch.images is not None and not is_removal_method(type(method)) and not reads_images:
+    if batch.images is not None and not method.removes_input() and not reads_images:
         raise ExpoundError(f"{method.name} is refused for prompts with images: {REMOVAL_ONLY}, or {OR_INSIDE}")
     # Checked now, because later passes run inside hooks of the method, which would see the passes of the check.
     probe = Probe(model, batch)
@@ -342,7 +387,7 @@ def require_assumptions(method: Explainer, model: ExplainedModel, batch: Batch) 
 
 def require_removal(method: Explainer, model: ExplainedModel) -> None:
     """Raise ExpoundError if the model gives answers only, and the method needs more than those to changed inputs."""
-    needs_more = not (is_removal_method(type(method)) or method.card.family == "control")
+    needs_more = not (method.removes_input() or method.card.family == "control")
     if model.black_box_reason and needs_more:
         raise ExpoundError(f"{method.name} is refused: {model.black_box_reason}")
 

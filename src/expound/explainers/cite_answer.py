@@ -9,9 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from expound.errors import ExpoundError
 from expound.explainers.attribute_examples import attribute
-from expound.explainers.base import Explainer
+from expound.explainers.base import Explainer, resolve_unit
 from expound.explainers.check_model import default_method
-from expound.explainers.registry import resolve_unit
 from expound.models import ExplainedModel
 from expound.models.generation.conversation import RESULT_ROLES
 from expound.models.generation.examples import prompt_to_row

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from expound.data.spans import UnitName
 from expound.explainers.backward_rules.rules import BackwardRules
-from expound.explainers.base import Explainer, require_removal, require_token_scores
+from expound.explainers.base import Explainer, require_removal, require_token_scores, resolve_unit
 from expound.explainers.gradients.paths import is_forward_cheaper
-from expound.explainers.registry import is_removal_method, resolve_unit
 from expound.explainers.single_pass import EmbeddingGradient, SinglePass, count_targets_per_pass
 from expound.explainers.units import list_units
 from expound.models import ExplainedModel
@@ -108,7 +107,7 @@ def plan_work(
     by_units = is_simple and is_forward_cheaper(method, rows, units)
     targets_per_pass = count_targets_per_pass(batch.length)
     # Methods that remove input have a cost per unit, others per token.
-    length = units if is_removal_method(type(method)) else int(batch.content.sum())
+    length = units if method.removes_input() else int(batch.content.sum())
     passes = method.passes(length)
     forward, backward, way = _organize_passes(method, passes, rows, units, targets_per_pass, by_units=by_units)
     repeats = (forward + backward) / max(sum(passes), 1)
@@ -175,7 +174,7 @@ def _organize_passes(
     forward, backward = passes
     if by_units:
         return ceil(backward * (1 + PASSES_PER_PART * units)), 0, "derivatives forward from the units"
-    if is_removal_method(type(method)):
+    if method.removes_input():
         return forward, backward, "changed prompts, each once for all rows"
     if not isinstance(method, SinglePass | BackwardRules):
         return forward * rows, backward * rows, "row by row"

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from expound.data.cards import MethodCard as MethodCard  # noqa: PLC0414  # a public name of the package
-from expound.data.registry import BOOLEANS, Registry, parse_params, parse_spec
+from expound.data.registry import Registry, parse_spec
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from expound.data.spans import UnitName
     from expound.explainers.base import Explainer
     from expound.models import ExplainedModel
     from expound.reports.explanations import Explanation
@@ -85,18 +84,8 @@ def explainer(spec: str | Explainer, model: ExplainedModel | None = None, **para
             raise ExpoundError(f"{spec.name} is made already: parameters ({', '.join(params)}) go with an id only")
         return spec
     address, options = parse_spec(spec)
-    options = options | params
     name, _, path = address.partition(":")
-    explainer_class = EXPLAINERS[name]
-    if path:
-        return explainer_class.from_pretrained(path).with_params(**options)
-    if not explainer_class.card.learned:
-        return explainer_class(**parse_params(name, explainer_class, options))
-    if not BOOLEANS.get(options.pop("untrained", "false")):
-        raise ExpoundError(
-            f"{name} is learned: give the folder it was saved in, as {name}:PATH, or {name}?untrained to train it"
-        )
-    return explainer_class.untrained(options, model)
+    return EXPLAINERS[name].from_spec(path, options | params, model)
 
 
 def make_seeded(method: str | Explainer, seed: int) -> Explainer:
@@ -117,33 +106,6 @@ def add_seed(spec: str, seed: int) -> str:
     if not seed_params(spec, seed):
         return spec
     return f"{spec}{'&' if '?' in spec else '?'}seed={seed}"
-
-
-def resolve_unit(
-    method: str | Explainer, unit: UnitName | None, params: dict[str, Any], *, is_generating: bool = True,
-    deletes: bool = True,
-) -> tuple[Explainer, UnitName]:  # fmt: skip
-    """Return the explainer and the unit of its scores; default: the method's own unit, or words.
-
-    Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
-    """
-    if deletes and isinstance(method, str):
-        name, options = parse_spec(method)
-        # A mask token means nothing to most language models, so units are deleted unless the user chooses otherwise.
-        if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in options:
-            params = {"perturbation": "remove"} | params
-    resolved = explainer(method, **params)
-    # A learned method keeps the unit that it was trained with.
-    if "unit" in resolved.params and unit is not None and not resolved.card.learned:
-        resolved = explainer(resolved.name, **resolved.params | {"unit": unit})
-    if not is_generating:
-        return resolved, unit or "word"
-    return resolved, unit or resolved.params.get("unit") or "word"
-
-
-def is_removal_method(explainer_class: type[Explainer]) -> bool:
-    """Return whether a method runs perturbed inputs, whose predictions serve every target."""
-    return "perturbation" in getattr(explainer_class, "__dataclass_fields__", {})
 
 
 def make_titles(specs: Iterable[str]) -> dict[str, str]:

@@ -12,7 +12,8 @@ from expound.data.registry import parse_spec
 from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer
-from expound.explainers.registry import is_removal_method, resolve_unit, seed_params
+from expound.explainers.base import resolve_unit
+from expound.explainers.registry import seed_params
 from expound.metrics import Metric, metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models import ExplainedModel
@@ -65,7 +66,7 @@ def list_native_methods(*, black_box: bool = False) -> list[str]:
     names = []
     for name, card in EXPLAINERS.cards(MethodCard).items():
         is_native = not card.learned and card.family != "prompted"
-        if is_native and (not black_box or is_removal_method(EXPLAINERS[name]) or card.family == "control"):
+        if is_native and (not black_box or EXPLAINERS[name].removes_input() or card.family == "control"):
             names.append(name)
     return names
 

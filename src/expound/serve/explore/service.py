@@ -18,14 +18,12 @@ from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.evaluation.compare.choice import list_native_methods
 from expound.explainers import Explainer, attribute
-from expound.explainers.base import require_assumptions
+from expound.explainers.base import require_assumptions, resolve_unit
 from expound.explainers.check_model import default_method
 from expound.explainers.plan import add_placeholder_response, measure_pass, plan_work
 from expound.explainers.registry import (
-    is_removal_method,
     make_seeded,
     make_titles,
-    resolve_unit,
     seed_params,
 )
 from expound.metrics import metric
@@ -347,7 +345,7 @@ class Explorer:
                 self._applies[model, name] = self._can_explain(model, name, stop or Event())
 
     def _can_explain(self, model: str, name: str, stop: Event) -> bool:
-        if is_removal_method(type(self.methods[name])):
+        if self.methods[name].removes_input():
             # They only run the model, and their first pass tells no more than that.
             return True
         question = Question(model, "a", method=(name,), sources=(("a", "a"),), response="a")
