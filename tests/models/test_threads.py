@@ -4,10 +4,12 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForTokenClassification
 
 from expound.explainers import EXPLAINERS
 from expound.models import Capture, ExplainedModel
@@ -161,6 +163,10 @@ def test_models_made_of_one_configuration_wait_for_each_other():
     one = small("bert")
     twin = type(one.model)(one.config).double()
     assert ExplainedModel(twin).lock() is one.lock()
+    # Two heads with configurations of their own, which share the weights below.
+    other = AutoModelForTokenClassification.from_config(deepcopy(one.config))
+    other.bert = one.model.bert
+    assert ExplainedModel(other).lock() is one.lock()
 
 
 def test_what_is_remembered_is_one_thread_s():

@@ -72,6 +72,8 @@ class HuggingFaceModel(nn.Module):
         self.requested_max_length = check_max_length(max_length)
         self.model = model
         self.config: Any = model.config
+        # Wrappers, PEFT models and other heads around the same weights have this object in common.
+        self.body_config: Any = inner.base_model.config
         self.processing_class = processing_class
         self.task: Task = make_task(inner, task)
         self.modality: Literal["text", "image"] = "image" if inner.main_input_name == "pixel_values" else "text"
@@ -130,8 +132,7 @@ class HuggingFaceModel(nn.Module):
 
     def lock(self) -> Lock:
         """Return the re-entrant lock that every call takes; all objects around the same weights share it."""
-        # Wrappers and PEFT models around the same weights have one configuration object in common.
-        return get_lock(self.config)
+        return get_lock(self.body_config)
 
     @contextmanager
     def evaluation_mode(self) -> Iterator[None]:
