@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, cast, overload
 
@@ -128,17 +129,10 @@ def attribute(
         raise ExpoundError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
     # Methods without passes count as one, so that the bar moves.
     costs = [sum(single.passes(AVERAGE_LENGTH)) or 1.0 for single, _ in explainers]
-    total = sum(costs) * len(examples)
-    is_measured = total >= MEASURED_PASSES and not is_generating
-    estimate = (lambda: total * measure_pass(explained, examples)) if is_measured else None
-    description = "explaining"
-    if explained.is_remote:
-        # A span has at least one token, so tokens are the most units that there can be.
-        planned = [(single, "token" if spans else size) for single, size in explainers]
-        description = f"explaining ({forecast_requests(explained, examples, planned, target)})"
-        logger.info("%s", description)
+    # A span has at least one token, so tokens are the most units that there can be.
+    planned = [(single, "token" if spans else size) for single, size in explainers]
     results = []
-    with progress_bar(description, total, show_progress, estimate) as report:
+    with _track_progress(explained, examples, planned, target, sum(costs), show_progress) as report:
         for (single, size), cost in zip(explainers, costs, strict=True):
             units = spans or size
             batches = _explain_batches(explained, examples, single, target, units, batch_size, attribute_target)
@@ -150,6 +144,24 @@ def attribute(
     if not isinstance(method, list):
         return results[0]
     return dict(zip(names, results, strict=True))
+
+
+def _track_progress(
+    model: ExplainedModel, examples: Sequence[Any], planned: Sequence[tuple[Explainer, Any]], target: Any, cost: float,
+    show: bool | None,
+) -> AbstractContextManager[Callable[[float], None]]:  # fmt: skip
+    """Return a context of the function that is called with the cost of finished work; `cost`: of one example."""
+    total, is_generating = cost * len(examples), isinstance(model, GeneratingModel)
+    is_measured = total >= MEASURED_PASSES and not is_generating
+    estimate = (lambda: total * measure_pass(model, examples)) if is_measured else None
+    description = "explaining"
+    if model.is_remote:
+        description = f"explaining ({forecast_requests(model, examples, planned, target)})"
+        logger.info("%s", description)
+    # Without an estimate, the bar of a single step would say 0 % and vanish; prompts take long enough to say that much.
+    if not (is_measured or is_generating or show or len(examples) * len(planned) > 1):
+        return nullcontext(lambda done: None)
+    return progress_bar(description, total, show, estimate)
 
 
 def _collect(
