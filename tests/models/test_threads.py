@@ -9,7 +9,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForTokenClassification
+from transformers import AutoModelForQuestionAnswering
 
 from expound.explainers import EXPLAINERS
 from expound.models import Capture, ExplainedModel
@@ -164,7 +164,7 @@ def test_models_made_of_one_configuration_wait_for_each_other():
     twin = type(one.model)(one.config).double()
     assert ExplainedModel(twin).lock() is one.lock()
     # Two heads with configurations of their own, which share the weights below.
-    other = AutoModelForTokenClassification.from_config(deepcopy(one.config))
+    other = AutoModelForQuestionAnswering.from_config(deepcopy(one.config))
     other.bert = one.model.bert
     assert ExplainedModel(other).lock() is one.lock()
 
