@@ -442,7 +442,7 @@ def test_what_cannot_be_trained_says_why():
         (lambda: ComprehensivenessLoss(single, fractions=(0.0,)), "above 0 and up to 1"),
         (lambda: SufficiencyLoss(single, temperature=0.0), "temperature of a soft choice is above 0"),
         (lambda: ComprehensivenessLoss(single, margin=0.0), "the margin is above 0"),
-        (lambda: SufficiencyLoss(single, form="mse"), "unknown form of sufficiency 'mse'"),
+        (lambda: SufficiencyLoss(single, form="mse"), "unknown form 'mse'"),
         (lambda: ConsistencyLoss(single, epsilon=0.0), "epsilon is above 0"),
         (lambda: ConsistencyLoss(single, weight=-1.0), "at least 0"),
         (lambda: ConsistencyLoss(single, distance="l3"), "unknown distance 'l3'"),

@@ -242,7 +242,7 @@ def test_a_rationale_that_truncation_cut_off_is_none():
         ({"explainer": "occlusion"}, "not differentiable"),
         ({"distance": "huber"}, "unknown distance 'huber'"),
         ({"normalization": "l1"}, "unknown normalization 'l1'"),
-        ({"target": "gold"}, "unknown target of guidance 'gold'"),
+        ({"target": "gold"}, "unknown target 'gold'"),
     ],
 )
 def test_bad_choices_are_named(arguments, message):

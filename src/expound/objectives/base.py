@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from expound.data.registry import check_choices
 from expound.errors import ExpoundError
 from expound.explainers import Explainer, SinglePass
 from expound.explainers.base import describe_explainer
@@ -119,6 +120,11 @@ class Objective(ABC):
     use: ClassVar[str] = ""
     avoid: ClassVar[str] = ""
     remedy: ClassVar[str] = "Raise its weight, or train for more steps"
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.weight < 0:
+            raise ExpoundError(f"the weight of {self.name} is at least 0, got {self.weight}")
 
     @property
     @abstractmethod
@@ -269,10 +275,9 @@ class AttributionObjective(Objective):
         """The explainer; differentiable."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.explainer.differentiable:
             raise ExpoundError(f"{self.explainer.name} cannot guide a model: it is not differentiable")
-        if self.weight < 0:
-            raise ExpoundError(f"the weight of {self.name} is at least 0, got {self.weight}")
 
     @property
     def capture(self) -> Capture:

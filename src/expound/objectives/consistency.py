@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.models import Batch, Capture, Outputs
 from expound.objectives.base import TrainingStep
 from expound.objectives.criterion import Criterion
@@ -65,7 +65,6 @@ class ConsistencyLoss(PairCriterion):
         super().__post_init__()
         if self.epsilon <= 0:
             raise ExpoundError(f"epsilon is above 0, got {self.epsilon}")
-        check_choice("distance", self.distance, get_args(Distance))
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over all pairs of the batch, a scalar."""

@@ -6,19 +6,19 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from expound.data.spans import UnitName
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers import Explainer, SinglePass
 from expound.explainers.attention.weights import AttentionAll
 from expound.explainers.units import number_units, sum_by_unit
 from expound.models import ExplainedModel
 from expound.models.hugging_face import Reference
-from expound.objectives.base import AttributionObjective, TrainingStep
+from expound.objectives.base import AttributionObjective, Objective, TrainingStep
 
 logger = logging.getLogger(__name__)
 ATTENTION = AttentionAll()
@@ -48,10 +48,9 @@ class Criterion(AttributionObjective):
     def __post_init__(self) -> None:
         if not isinstance(self.explainer, SinglePass) or not self.explainer.differentiable:
             raise ExpoundError(f"{self.explainer.name} cannot be trained by a criterion: it does not explain in a pass")
-        if self.weight < 0 or self.lr_multiplier < 0:
-            raise ExpoundError(
-                f"weight and lr_multiplier of {self.name} are at least 0, got {self.weight} and {self.lr_multiplier}"
-            )
+        if self.lr_multiplier < 0:
+            raise ExpoundError(f"the lr_multiplier of {self.name} is at least 0, got {self.lr_multiplier}")
+        Objective.__post_init__(self)
 
     def predicted_target(self, step: TrainingStep) -> Tensor:
         """Return the target [B] or [B, 2] that is explained: the prediction of the step's pass, or the response."""
@@ -99,7 +98,6 @@ class ErasureCriterion(Criterion):
             raise ExpoundError(f"the temperature of a soft choice is above 0, got {self.temperature}")
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise ExpoundError(f"expected fractions above 0 and up to 1, as 0.2 for 20 %, got {self.fractions}")
-        check_choice("unit", self.unit, get_args(UnitName))
 
     def prepare(self, model: ExplainedModel) -> Self:
         """Return the criterion, and say which token replaces words if the tokenizer has no mask token."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers import Explainer
 from expound.explainers.attention.weights import select_readout_row
 from expound.explainers.base import describe_explainer
@@ -70,13 +70,12 @@ class ExplanationGuidedLoss(LabeledObjective):
     avoid: ClassVar[str] = "The teacher's attributions are at chance on your model; compare first."
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.mask_fraction <= 1:
             raise ExpoundError(f"expected a mask fraction from 0 to 1, as 0.15 for 15 %, got {self.mask_fraction}")
-        check_choice("aggregate", self.aggregate_in_use, get_args(Aggregation))
         set_aggregation(self.explainer, self.aggregate_in_use)
         if self.lifetime < 0:
             raise ExpoundError(f"a teacher's prediction is kept for at least 0 epochs, got {self.lifetime}")
-        check_choice("direction", self.direction, get_args(Direction))
 
     @property
     def aggregate_in_use(self) -> Aggregation:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers import Explainer
 from expound.explainers.attention.weights import AttentionRollout
 from expound.models import Batch
@@ -66,13 +66,6 @@ class RationaleAlignment(AttributionObjective):
     equation: ClassVar[str] = r"d(e(x), t), \; d \in \{ \text{MAE}, \text{MSE}, \text{BCE}, \text{KL} \}"
     use: ClassVar[str] = "The data has human rationales, and attributions should follow them."
     avoid: ClassVar[str] = "Rationales are noisy or of another task; the model then follows them, too."
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("distance", self.distance, DISTANCES)
-        check_choice("normalization", self.normalization_in_use, NORMALIZATIONS)
-        check_choice("scale", self.scale, get_args(Scale))
-        check_choice("target of guidance", self.target, ("label", "predicted"))
 
     @property
     def needs_rationale(self) -> bool:

@@ -40,10 +40,6 @@ class RightReasonsLoss(EmbeddingGradientObjective):
     use: ClassVar[str] = "People marked what may matter, and the prediction should not react to anything else."
     avoid: ClassVar[str] = "Rationales leave out words that matter: the model may then not use them."
 
-    def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise ExpoundError(f"the weight of {self.name} is at least 0, got {self.weight}")
-
     @property
     def needs_rationale(self) -> bool:
         """True: gradients are penalized outside the rationale."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.objectives.base import TrainingStep
 from expound.objectives.criterion import ErasureCriterion
 
@@ -36,7 +36,6 @@ class SufficiencyLoss(ErasureCriterion):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("form of sufficiency", self.form, get_args(Form))
         if self.margin <= 0:
             raise ExpoundError(f"the margin is above 0, got {self.margin}")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.models.state import isolate_random_state
 from expound.objectives.base import Objective, TrainingStep
 
@@ -58,7 +58,7 @@ class VirtualAdversarialLoss(Objective):
     avoid: ClassVar[str] = "Cost matters: each ascent step takes a further pass (`batch_fraction`, `ascent_steps`)."
 
     def __post_init__(self) -> None:
-        check_choice("form of virtual adversarial training", self.form, get_args(Form))
+        super().__post_init__()
         for name in ("ascent_steps", "stdevs", "step_size", "radius"):
             if getattr(self, name) < 0:
                 raise ExpoundError(f"{name} is at least 0, got {getattr(self, name)}")

@@ -96,9 +96,6 @@ def regex(
             special_tokens=special_tokens,
         ),
     )
-    for term in terms:
-        if term.weight < 0:
-            raise ExpoundError(f"the weight of {term.name} is at least 0")
     if not 0 < batch_fraction <= 1:
         raise ExpoundError(f"expected a share of the batch above 0 and up to 1, got {batch_fraction}")
     return Recipe(

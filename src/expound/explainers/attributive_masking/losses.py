@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from expound.errors import ExpoundError, check_choice
+from expound.data.registry import check_choices
+from expound.errors import ExpoundError
 from expound.models.batch import to_float32
 
 Inverse = Literal["log", "probability", "negative_entropy"]
@@ -58,8 +59,7 @@ class MaskWeights:
         weights = (self.preservation, self.sparsity, self.inverse)
         if min(weights) < 0 or not max(weights) > 0:
             raise ExpoundError(f"expected weights of at least 0, and one above 0, got {weights}")
-        check_choice("form of inverse masking", self.inverse_form, get_args(Inverse))
-        check_choice("form of sparsity", self.sparsity_form, get_args(Sparsity))
+        check_choices(self)
 
     def total(self, kept: Tensor, without: Tensor, answer: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
         """Return the weighted sum of the three losses of each example (eq. 4): [B]."""
