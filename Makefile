@@ -16,6 +16,8 @@ $(READY): pyproject.toml papers/pyproject.toml people/pyproject.toml uv.lock con
 # torch comes first and by itself: the lock file leaves its build (CPU, CUDA) to the package index of the machine.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt torch
 	$(BIN)/uv sync --quiet --frozen --inexact --no-install-package torch --all-packages --extra dev --extra postgres
+# Compiled here once: the workers of the tests, which start together, would all compile the same modules.
+	$(BIN)/python -c "import captum.attr, expound.training.loop.trainer, matplotlib.pyplot, openai"
 	touch $(READY)
 
 demo: $(READY)

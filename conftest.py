@@ -17,6 +17,8 @@ __all__ = ["cluster", "ray_nodes"]
 
 # A third of the time of imports and collection is garbage collection, which finds nothing there.
 gc.disable()
+# As it is imported, bitsandbytes loads torch's compiler for functions of its own, which takes more than a second.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
 CACHE = tempfile.TemporaryDirectory(prefix="expound-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
 SHARED = Path(os.environ.get("EXPOUND_SHARED", Path(__file__).parents[1] / "shared"))
@@ -78,7 +80,8 @@ def pytest_collection_finish():
     import torch
 
     torch.set_num_threads(1)
-    freeze_objects()
+    del os.environ["TORCHDYNAMO_DISABLE"]
+    gc.freeze()
     gc.enable()
 
 
@@ -86,12 +89,8 @@ def pytest_collection_finish():
 def pytest_runtest_teardown(item, nextitem):
     """Do the same with what a file of tests leaves: imports of its own, and models that other files share."""
     if nextitem is not None and nextitem.path != item.path:
-        freeze_objects()
-
-
-def freeze_objects():
-    gc.collect()
-    gc.freeze()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

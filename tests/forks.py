@@ -127,7 +127,7 @@ def redirect(given, told):
     sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w", buffering=1) for number in (1, 2))
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     logging.getLogger().handlers.clear()
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

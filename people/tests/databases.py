@@ -1,4 +1,7 @@
-"""Empty databases of both kinds, a PostgreSQL server for them, and a server of studies that can be killed."""
+"""Empty databases of both kinds, a PostgreSQL server for them, and a server of studies that can be killed.
+
+What takes long to import is imported where it is used: the process that starts the workers loads these fixtures too.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,19 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
-from sqlalchemy import create_engine, make_url, text
 
-from expound.serve import Site
-from expound.serve.app import make_server_config
-from expound_people.application import make_application
-from expound_people.storage import Storage
 from forks import Forge
-from sites import TOKEN
 
 
 def _serve(url, port):
+    import uvicorn
+
+    from expound.serve import Site
+    from expound.serve.app import make_server_config
+    from expound_people.application import make_application
+    from expound_people.storage import Storage
+    from sites import TOKEN
+
     config = make_server_config(Site(TOKEN, application=make_application(Storage(url))), "127.0.0.1", port)
     uvicorn.Server(config).run()
 
@@ -92,6 +96,8 @@ def postgres(initdb):
 
 def new_database(url):
     """The URL of a new, empty database in the cluster of another one."""
+    from sqlalchemy import create_engine, make_url, text
+
     engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         number = connection.scalar(text("SELECT count(*) FROM pg_database"))
