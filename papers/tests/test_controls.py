@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,12 @@ from expound.explainers.learned.interpretable_attention import InterpretableAtte
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.metrics import metric
 from expound.models import load
+from expound.models.loading.checkpoint import digest_weights
 from expound.training import RunOptions
+from expound.training.bilevel.scaffold import predict_dataset
 from expound.training.bilevel.students import Teaching
 from expound_papers.protocols.performance import evaluate_performance
+from expound_papers.protocols.train_students import train_students
 from expound_papers.runs import sources
 from expound_papers.runs.execution import sample_examples
 from expound_papers.runs.noisy_control import BestOfNoisy
@@ -25,7 +29,9 @@ from expound_papers.runs.store import Store
 from expound_papers.study.loading import load_study
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
-from small import shared, uneven
+from families import tiny
+from runs import sentences
+from small import shared, small, uneven
 
 FILE = Path(__file__).with_name("study_of_controls.py")
 
@@ -120,6 +126,23 @@ def test_students_are_those_that_learn_one_by_one(results):
     table = make_study_table(results, "taught")
     assert table.count[:, 0].tolist() == [2, 2, 2]
     assert table.columns == ["simulatability ↑"]
+
+
+def test_finished_students_are_kept_and_all_start_from_the_same_weights(tmp_path):
+    data, start, teacher = sentences(12), tiny("bert"), small("bert")
+    arguments = {"num_train_epochs": 1, "per_device_train_batch_size": 4, "use_cpu": True, "disable_tqdm": True}
+    options = RunOptions(arguments=arguments, processing_class=teacher.processing_class)
+    call = (start, Teaching(teacher), (data, data, data), tmp_path, ["none", "learned"], [0, 1], options)
+    frame = train_students(*call)
+    # A student with other figures shows that it is read and not trained again.
+    (tmp_path / "learned-12-1" / "student.json").write_text('{"simulatability": 2.0}')
+    again = train_students(*call)
+    assert again["simulatability"].tolist() == [*frame["simulatability"][:3], 2.0]
+    model = load(tmp_path / "learned-12-0", device="cpu")
+    agreed = (predict_dataset(model, data).argmax(-1) == predict_dataset(teacher, data).argmax(-1)).mean()
+    assert frame["simulatability"][2] == pytest.approx(agreed)
+    records = [json.loads((tmp_path / f"none-12-{seed}" / "expound_run.json").read_text()) for seed in (0, 1)]
+    assert [record["config"]["model"]["weights"] for record in records] == [digest_weights(tiny("bert"))] * 2
 
 
 def test_addresses_hold_datasets_and_models_by_content_and_not_by_path(results):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 import signal
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Image, Value
@@ -22,7 +20,6 @@ from expound.explainers.learned.interpretable_attention import InterpretableAtte
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.metrics.simulatability import simulatability
 from expound.models import Capture, ExplainedModel
-from expound.models.loading.checkpoint import digest_weights
 from expound.objectives import TrainingStep
 from expound.training import ObjectiveTrainer, RunOptions
 from expound.training.bilevel.lookahead import Student, make_inner_optimizer
@@ -45,7 +42,6 @@ from expound.training.bilevel.students import (
     _compute_explanations,
     _compute_head_logits,
     evaluate_student,
-    train_students,
 )
 from expound.training.loop.run import find_newest_checkpoint
 from expound.training.loop.training_module import LEARNED_FILE
@@ -462,30 +458,6 @@ def test_a_student_may_explain_itself_as_ivra_does(tmp_path):
     assert result.finished
     with pytest.raises(ExpoundError, match="parameterized_attention"):
         train_student(tmp_path / "learned", replace(taught, explainer="learned"))
-
-
-def test_every_explainer_and_size_has_a_student_and_finished_ones_are_kept(tmp_path):
-    teacher, data = teacher_of(), sentences(12)
-    settings = {"explainers": ["none", "learned"], "sizes": [4, 8], "seeds": [1], "arguments": ARGUMENTS | SCHEDULE}
-    frame = train_students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
-    assert len(frame) == 4
-    again = train_students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
-    pd.testing.assert_frame_equal(frame, again)
-    model = expound.load(tmp_path / "learned-8-1", device="cpu")
-    agreed = (predict_dataset(model, data).argmax(-1) == predict_dataset(teacher, data).argmax(-1)).mean()
-    row = frame[(frame["explainer"] == "learned") & (frame["size"] == 8) & (frame["seed"] == 1)]
-    assert float(row["simulatability"].iloc[0]) == pytest.approx(agreed)
-    record = json.loads((tmp_path / "learned-8-1" / "expound_run.json").read_text())
-    assert record["config"]["data"]["train"]["rows"] == 8
-
-
-def test_students_of_every_seed_start_from_the_weights_of_the_same_model_object(tmp_path):
-    data, start = sentences(12), families.tiny("bert")
-    settings = {"explainers": ["none"], "sizes": [8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
-    settings["processing_class"] = families.tokenizer("bert")
-    train_students(start, Teaching(teacher_of()), data, data, data, tmp_path, **settings)
-    records = [json.loads((tmp_path / f"none-8-{seed}" / "expound_run.json").read_text()) for seed in (0, 1)]
-    assert [record["config"]["model"]["weights"] for record in records] == [digest_weights(families.tiny("bert"))] * 2
 
 
 def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_names(tmp_path):

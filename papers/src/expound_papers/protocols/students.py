@@ -69,15 +69,14 @@ def measure_student_simulatability(
         folder: keeps finished students.
         seed: seed of the run.
     """
-    from expound.training.bilevel.students import Teaching, train_students
+    from expound.training import RunOptions
+    from expound.training.bilevel.students import Teaching
+    from expound_papers.protocols.train_students import train_students
 
     # Students of different runs get different seeds.
     seeds = range(count * seed, count * (seed + 1))
-    rows = train_students(
-        start, Teaching(model, weight=weight), pool, dev, data, folder, explainers=explainers, sizes=[len(pool)],
-        seeds=seeds, arguments=_quiet_arguments(model) | dict(arguments or {}),
-        max_length=max_length,
-    )  # fmt: skip
+    options = RunOptions(arguments=_quiet_arguments(model) | dict(arguments or {}), max_length=max_length)
+    rows = train_students(start, Teaching(model, weight=weight), (pool, dev, data), folder, explainers, seeds, options)
     found = rows.rename(columns={"explainer": "method", "seed": "example"})
     return found[["example", "method", "simulatability"]]
 

@@ -1,24 +1,20 @@
-"""Trains students of a frozen teacher and measures their simulatability."""
+"""Trains a student of a frozen teacher and measures its simulatability."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from datasets import Dataset
 from torch import Tensor
 
-from expound.data.provenance import digest, write_json
+from expound.data.provenance import digest
 from expound.errors import ExpoundError
 from expound.explainers import Explainer
 from expound.explainers.base import describe_explainer
@@ -52,8 +48,6 @@ from expound.training.loop.options import RunOptions
 from expound.training.loop.run import vocabulary_digest
 from expound.training.loop.starting_model import Source, align_labels, is_from_scratch
 from expound.training.loop.trainer import TrainResult
-
-FIGURES_FILE = "student.json"
 
 
 @dataclass(frozen=True)
@@ -205,63 +199,6 @@ def evaluate_student(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     if gold is not None:
         figures |= evaluation.score(task.name, predicted, gold)
     return figures
-
-
-def train_students(
-    model: Source,
-    teaching: Teaching,
-    pool: Dataset,
-    dev: Dataset,
-    test: Dataset,
-    output_dir: str | Path,
-    *,
-    explainers: Sequence[str],
-    sizes: Sequence[int],
-    seeds: Sequence[int],
-    options: RunOptions | None = None,
-    **overrides: Any,
-) -> pd.DataFrame:
-    """Train a student for every explainer, size and seed; return one row per student, with its test figures.
-
-    A student of size n learns from the first n examples of the pool, for every seed. Finished students are kept, and
-    the same call resumes an interrupted one. The teacher runs once per split, and once per explainer.
-
-    Args:
-        model: the starting point of every student; never the teacher's own weights.
-        teaching: the teacher and the settings that all students share.
-        pool: examples to learn from.
-        dev: chooses the best epoch, and is the data of the outer loss.
-        test: examples that each finished student is measured on.
-        output_dir: folder of the students' folders.
-        explainers: values of `Teaching.explainer`.
-        sizes: numbers of training examples.
-        seeds: seeds of the students.
-        options: options of all runs.
-        overrides: single options by name, which override `options`.
-    """
-    options = RunOptions.with_overrides(options, overrides)
-    teaching = teaching.with_max_length(options.max_length)
-    train, chosen_on, last = map(teaching.label_data, (pool, dev, test))
-    if max(sizes) > len(train):
-        raise ExpoundError(f"the pool has {len(train)} rows, fewer than {max(sizes)}")
-    rows = []
-    for name in explainers:
-        # The explanations are computed once per explainer, and only if a student is left to train.
-        one, terms = replace(teaching, explainer=name), None
-        # Some characters of specs are not allowed in the name of a folder.
-        safe_name = re.sub(r"[^\w.-]", "-", name)
-        for size, seed in product(sizes, seeds):
-            folder = Path(output_dir) / f"{safe_name}-{size}-{seed}"
-            if not (folder / FIGURES_FILE).exists():
-                Path(output_dir).mkdir(parents=True, exist_ok=True)
-                terms = terms or one.make_objectives(train, Path(output_dir))
-                data = train.select(range(size)), chosen_on
-                result = one.run(deepcopy(model), *data, folder, replace(options, seed=seed), terms)
-                result.require_finished("the students' training")
-                write_json(folder / FIGURES_FILE, evaluate_student(result.model, last) | {"steps": result.steps})
-            figures = json.loads((folder / FIGURES_FILE).read_text(encoding="utf-8"))
-            rows.append({"explainer": name, "size": size, "seed": seed, **figures})
-    return pd.DataFrame(rows)
 
 
 def _compute_head_logits(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
