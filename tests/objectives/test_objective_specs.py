@@ -46,7 +46,7 @@ def test_the_entropy_is_that_of_the_shares_of_each_example(method):
     batch = model.encode(make_examples())
     found = objective(f"attribution_entropy?explainer={method}")
     outputs = model(batch, None, found.capture)
-    if found.needs_embeddings:
+    if found.capture.embeddings:
         outputs = model(batch, model.embed(batch).requires_grad_(), found.capture)
     step = TrainingStep(model, batch, outputs, StepContext())
     scores = found.explainer.attribute(model, batch).detach().abs()

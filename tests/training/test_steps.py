@@ -121,11 +121,10 @@ class Shift(Objective):
     weight: float = 0.5
     module: nn.Module = field(default_factory=lambda: nn.Linear(1, 1), repr=False)
     name: ClassVar[str] = "shift"
-    needs_embeddings: ClassVar[bool] = True
 
     @property
     def capture(self):
-        return Capture(differentiable_twice=True)
+        return Capture(embeddings=True, differentiable_twice=True)
 
     @property
     def learned(self):

@@ -45,11 +45,6 @@ class SinglePass(Explainer):
         """The quantities to capture in the forward pass."""
         return Capture()
 
-    @property
-    def needs_embeddings(self) -> bool:
-        """Whether the pass must run on input embeddings given to it, because their gradient is taken."""
-        return False
-
     def gradient_points(self, outputs: Outputs) -> Sequence[Tensor]:
         """Return the tensors [B, ...] at which the gradient of the target's score is taken; by default none."""
         return ()
@@ -67,8 +62,8 @@ class SinglePass(Explainer):
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
         """Compute the explanations, with scores [B, L], from one pass; they keep a graph if gradients are enabled."""
-        keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self.needs_gradient
-        with torch.set_grad_enabled(keep_graph or backward), capture_head_input(model) as states:
+        keep_graph = torch.is_grad_enabled()
+        with torch.set_grad_enabled(keep_graph or self.needs_gradient), capture_head_input(model) as states:
             if outputs is None:
                 outputs = self.run_pass(model, batch, keep_graph=keep_graph)
             logits, explanations = outputs.logits.detach(), []
@@ -93,11 +88,10 @@ class SinglePass(Explainer):
 
     def run_pass(self, model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Outputs:
         """Run the pass that the method needs; `keep_graph`: its scores will be differentiated."""
-        backward = self.needs_embeddings or self.needs_gradient
         # Without gradients all layers' maps are captured, for `TokenScores.layers`; a graph through them costs memory.
-        last_only = self.capture.last_only and (keep_graph or backward)
+        last_only = self.capture.last_only and (keep_graph or self.needs_gradient)
         capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
-        embeddings = model.embed_with_gradient(batch, keep_graph=keep_graph) if backward else None
+        embeddings = model.embed_with_gradient(batch, keep_graph=keep_graph) if self.needs_gradient else None
         # Without the positions that the head does not read, the last hidden states would be incomplete.
         with nullcontext() if capture.hidden_states else skip_unread_positions(model, batch):
             outputs: Outputs = model(batch, embeddings, capture)
@@ -132,8 +126,6 @@ def sum_gradient(slope: Tensor) -> Tensor:
 
 class EmbeddingGradient(OutputExplainer, SinglePass):
     """Base of methods that make scores of the input embeddings and the gradient of the target's score at them."""
-
-    needs_embeddings: ClassVar[bool] = True
 
     @abstractmethod
     def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class Capture:
         heads: queries, keys and values [B, H, L, d_h] (after rotary embedding, keys and values repeated under grouped
             queries), and the factor that q·k is multiplied by.
         hidden_states: hidden states [B, L, d], the output of the embeddings first.
+        embeddings: the input embeddings [B, L, d] that the pass runs on, at which a gradient can be taken.
         differentiable_twice: use attention that has a second derivative; fused kernels lack it.
         last_only: only the last layer's attentions are needed, so that fused kernels can compute the others.
         heads_only: the pass may end without logits once all `heads` are recorded.
@@ -40,6 +41,7 @@ class Capture:
     attentions: bool = False
     heads: bool = False
     hidden_states: bool = False
+    embeddings: bool = False
     differentiable_twice: bool = False
     last_only: bool = False
     heads_only: bool = False
@@ -53,6 +55,7 @@ class Capture:
             self.attentions or other.attentions,
             self.heads or other.heads,
             self.hidden_states or other.hidden_states,
+            self.embeddings or other.embeddings,
             self.differentiable_twice or other.differentiable_twice,
             # A request without attentions says nothing about which layers' attentions are needed.
             all(request.last_only for request in (self, other) if request.attentions),

@@ -85,6 +85,8 @@ class ExplainedModel(HuggingFaceModel):
             capture: what to record.
         """
         capture = capture or Capture()
+        if capture.embeddings and embeddings is None:
+            embeddings = self.embed_with_gradient(batch, keep_graph=True)
         if is_changed_by_padding(self) and not self.model.training and not batch.attended.all():
             return self._forward_by_length(batch, embeddings, capture)
         return self.run_pass(batch, embeddings, capture)

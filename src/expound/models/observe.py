@@ -29,15 +29,12 @@ class ObservedPass:
 
 
 @contextmanager
-def observe_pass(
-    model: ExplainedModel, capture: Capture, *, needs_embeddings: bool, keep_graph: bool
-) -> Iterator[ObservedPass]:
+def observe_pass(model: ExplainedModel, capture: Capture, *, keep_graph: bool) -> Iterator[ObservedPass]:
     """Record what `capture` asks for in the first pass that other code runs inside the block; the model is restored.
 
     Args:
         model: the model whose Hugging Face model the other code calls.
         capture: what to record.
-        needs_embeddings: the pass runs on input embeddings [B, L, d] that have a gradient.
         keep_graph: the embeddings stay attached to the embedding table.
     """
     whole, base = model.model, unwrap_adapter(model.model).base_model
@@ -53,7 +50,7 @@ def observe_pass(
                 kwargs |= {"output_hidden_states": True, "return_dict": True}
             if capture.needs_own_attention:
                 observed.record = scope.enter_context(record_attention(whole, capture))
-            if needs_embeddings:
+            if capture.embeddings:
                 scope.enter_context(_attach_gradient(model.embedding, observed, keep_graph=keep_graph))
             observed.base_output = run(*args, **kwargs)
         return observed.base_output

@@ -81,7 +81,7 @@ class TrainingStep:
 
     @property
     def embeddings(self) -> Tensor | None:
-        """The input embeddings [B, L, d] of the shared pass; None unless an objective has `needs_embeddings`."""
+        """The input embeddings [B, L, d] of the shared pass; None unless an objective captures them."""
         return self.outputs.embeddings
 
     def require_embeddings(self, name: str) -> Tensor:
@@ -153,11 +153,6 @@ class Objective(ABC):
     def capture(self) -> Capture:
         """The quantities that the shared forward pass has to record for this objective."""
         return Capture()
-
-    @property
-    def needs_embeddings(self) -> bool:
-        """Whether the shared pass has to run on input embeddings, so that a gradient can be taken at them."""
-        return False
 
     def prepare(self, model: ExplainedModel) -> Self:
         """Return the objective for a training run that starts from this model; most objectives return themselves."""
@@ -285,12 +280,8 @@ class AttributionObjective(Objective):
         if not isinstance(self.explainer, SinglePass):
             return Capture()
         # the loss differentiates the attribution: a gradient in it is differentiated a second time
-        return replace(self.explainer.capture, differentiable_twice=self.needs_embeddings)
-
-    @property
-    def needs_embeddings(self) -> bool:
-        """Whether the explainer takes a gradient in the step's own pass."""
-        return isinstance(self.explainer, SinglePass) and self.explainer.passes(1)[1] > 0
+        has_gradient = self.explainer.needs_gradient
+        return replace(self.explainer.capture, embeddings=has_gradient, differentiable_twice=has_gradient)
 
     @property
     def learned(self) -> nn.Module | None:
@@ -308,11 +299,11 @@ class AttributionObjective(Objective):
         """Return scores [B, L] for a target, special tokens included, in float32 or higher; arbitrary at padding."""
         # no graph in evaluation: it would keep the activations of a whole split in memory
         keep_graph = step.context.training and torch.is_grad_enabled()
-        if self.needs_embeddings:
+        if self.capture.embeddings:
             step.require_embeddings(self.name)
         if isinstance(self.explainer, SinglePass):
             # scores without a gradient in them keep the graph of the step's own pass
-            with torch.set_grad_enabled(keep_graph) if self.needs_embeddings else nullcontext():
+            with torch.set_grad_enabled(keep_graph) if self.capture.embeddings else nullcontext():
                 (explanation,) = self.explainer.compute(step.model, step.batch, [target], step.outputs)
         else:
             with torch.set_grad_enabled(keep_graph):

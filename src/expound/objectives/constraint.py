@@ -111,11 +111,6 @@ class Constraint(AdaptiveObjective):
         return self.objective.capture
 
     @property
-    def needs_embeddings(self) -> bool:
-        """Whether the bounded objective needs a pass on input embeddings."""
-        return self.objective.needs_embeddings
-
-    @property
     def batch_fraction(self) -> float:
         """The fraction of a batch that the bounded objective is estimated on."""
         return self.objective.batch_fraction

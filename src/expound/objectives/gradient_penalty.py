@@ -19,13 +19,8 @@ class EmbeddingGradientObjective(Objective):
 
     @property
     def capture(self) -> Capture:
-        """Attention kernels with a second derivative, which fused kernels lack."""
-        return Capture(differentiable_twice=True)
-
-    @property
-    def needs_embeddings(self) -> bool:
-        """True: the gradient is taken at the input embeddings."""
-        return True
+        """Input embeddings, and attention with a second derivative, which fused kernels lack."""
+        return Capture(embeddings=True, differentiable_twice=True)
 
     def differentiate(self, step: TrainingStep, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the gradient [B, L, d] of a function of the logits, which returns one value per example [B].

@@ -351,13 +351,11 @@ class AddedTermsTrainer(ModuleTrainer):
             ExpoundError: a term is not a finite number, or the class does not run the model on the whole batch.
         """
         batch, module, training = self.read_batch(inputs), self.module, model.training
-        capture, needs_embeddings = module.request(1.0, training=training)
+        capture = module.request(1.0, training=training)
         keep_graph = torch.is_grad_enabled()
         own = {name: value for name, value in inputs.items() if name not in MASKS}
         with torch.set_grad_enabled(keep_graph or module.needs_gradient):
-            with observe_pass(
-                self.explained, capture, needs_embeddings=needs_embeddings, keep_graph=keep_graph
-            ) as observed:
+            with observe_pass(self.explained, capture, keep_graph=keep_graph) as observed:
                 result = super().compute_loss(
                     model, own, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
                 )

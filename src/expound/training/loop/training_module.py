@@ -322,11 +322,7 @@ class TrainingModule(nn.Module):
                 if share != 1:
                     part, outputs = sample_share(batch, share, context), None
                 if outputs is None:
-                    capture, needs_embeddings = self.request(share, training=context.training)
-                    embeddings = None
-                    if needs_embeddings:
-                        embeddings = self.explained.embed_with_gradient(part, keep_graph=keep_graph)
-                    outputs = self.explained(part, embeddings, capture)
+                    outputs = self.explained(part, capture=self.request(share, training=context.training))
                 require_finite_logits(outputs.logits)
                 steps[share] = TrainingStep(self.explained, part, outputs, context, own_loss)
             for objective, share in zip(self.objectives, shares, strict=True):
@@ -346,16 +342,15 @@ class TrainingModule(nn.Module):
     @property
     def needs_gradient(self) -> bool:
         """Whether some explanations are gradients at the embeddings, in evaluation, too."""
-        return any(objective.needs_embeddings for objective in self.objectives)
+        return any(objective.capture.embeddings for objective in self.objectives)
 
-    def request(self, share: float, *, training: bool) -> tuple[Capture, bool]:
-        """Return what the objectives with this share need of their pass: its capture, and whether embeddings."""
-        capture, needs_embeddings = Capture(), False
+    def request(self, share: float, *, training: bool) -> Capture:
+        """Return what the pass of the objectives with this share has to record."""
+        capture = Capture()
         for objective in self.objectives:
             if share == self._share_of(objective, training=training):
                 capture |= objective.capture
-                needs_embeddings = needs_embeddings or objective.needs_embeddings
-        return capture, needs_embeddings
+        return capture
 
 
 class TermCallback(TrainerCallback):
