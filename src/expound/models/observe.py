@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from expound.models.batch import Batch, Capture, Outputs, find_predicting_column
 from expound.models.explained import ExplainedModel
 from expound.models.layers.architecture import unwrap_adapter
 from expound.models.passes.capture import AttentionRecord, record_attention
-from expound.models.state import remove_added_hooks
+from expound.models.state import remove_added_hooks, replace_forward
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ def observe_pass(model: ExplainedModel, capture: Capture, *, keep_graph: bool) -
         if observed.output is None:
             observed.output = output
 
-    with model.lock(), _replace_forward(base, run_recorded), whole.register_forward_hook(keep_output):
+    with model.lock(), replace_forward(base, run_recorded), whole.register_forward_hook(keep_output):
         yield observed
 
 
@@ -91,22 +91,9 @@ def _run_head(model: ExplainedModel, batch: Batch, base_output: Any) -> Any:
     arguments: dict[str, Any] = {"input_ids": batch.inputs["input_ids"], "use_cache": False}
     if "logits_to_keep" in model.forward_parameters:
         arguments["logits_to_keep"] = find_predicting_columns(require_response(batch))
-    with _replace_forward(unwrap_adapter(model.model).base_model, lambda *_, **__: base_output):
+    with replace_forward(unwrap_adapter(model.model).base_model, lambda *_, **__: base_output):
         output = model.model(**arguments)
     return output, output.logits
-
-
-@contextmanager
-def _replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    before = module.__dict__.get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.__dict__["forward"]
-        else:
-            module.forward = before
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -292,18 +292,25 @@ def enable_checkpointing(model: PreTrainedModel, capture: Capture) -> Iterator[N
         # Not the last layer: `skip_unread_positions` changes it for the time of the forward pass only.
         layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)][:-1]
         chosen = [layer for layer in layers if layer.gradient_checkpointing and not layer.training]
-    before = [(layer, layer.__dict__.get("forward")) for layer in chosen]
-    for layer in chosen:
-        layer.forward = partial(_run_checkpointed, layer.forward)
+    with ExitStack() as scope:
+        for layer in chosen:
+            scope.enter_context(replace_forward(layer, partial(_run_checkpointed, layer.forward)))
+        yield
+
+
+@contextmanager
+def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module run another function inside the block."""
+    before = module.__dict__.get("forward")
+    module.forward = forward
     try:
         yield
     finally:
-        for layer, own in before:
-            if own is None:
-                del layer.__dict__["forward"]
-            else:
-                # Accelerate's hooks also replace `forward` on the instance.
-                layer.forward = own
+        if before is None:
+            del module.__dict__["forward"]
+        else:
+            # Accelerate's hooks also replace `forward` on the instance.
+            module.forward = before
 
 
 def _run_checkpointed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

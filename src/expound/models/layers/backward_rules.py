@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from math import isqrt
 from typing import Any
 
@@ -16,6 +17,7 @@ from expound.models.layers.architecture import get_embedding
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules, HeldFactors
 from expound.models.layers.layer_parts import is_norm_layer
 from expound.models.layers.operations import Explained, OperationRules, is_activation, mark_input
+from expound.models.state import replace_forward
 
 
 @contextmanager
@@ -55,26 +57,13 @@ def apply_backward_rules(
         scope.enter_context(model.register_forward_pre_hook(begin))
         for module in model.modules():
             if is_activation(module):
-                scope.enter_context(_count_as_one(module, operations))
+                # It counts as one function, however many operations it has.
+                run = partial(operations.run_activation, module, module.forward)
+                scope.enter_context(replace_forward(module, run))
             elif not rules.norms and is_norm_layer(module):
                 scope.enter_context(_leave_alone(module, operations))
         scope.enter_context(operations)
         yield
-
-
-@contextmanager
-def _count_as_one(module: Any, operations: OperationRules) -> Iterator[None]:
-    """Let an activation count as one function, however many operations it has."""
-    own, before = module.forward, module.__dict__.get("forward")
-    module.forward = lambda x: operations.run_activation(module, own, x)
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.__dict__["forward"]
-        else:
-            # Accelerate's hooks also replace `forward` on the instance.
-            module.forward = before
 
 
 @contextmanager
