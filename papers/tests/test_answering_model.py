@@ -13,9 +13,9 @@ import expound
 from expound.data.generated.retrieval import get_vocabulary
 from expound.data.generated.tokenizer import generated_tokenizer
 from expound.models.loading.checkpoint import digest_weights
-from expound.training.loop.evaluation import match_responses
 from expound_papers import answering_model
 from expound_papers.answering_model import CUT, IGNORED, LONGEST, SHORTEST, AnsweringExamples, train_answering_model
+from expound_papers.protocols.performance import match_responses
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +19,9 @@ from expound.metrics.simulatability import pearson
 from expound.models import Batch, ExplainedModel
 from expound.models.batch import require_finite_logits
 from expound.models.encoding.encode import make_batches
-from expound.models.generation.model import GeneratingModel
 from expound.objectives import task_losses
 
 Array = NDArray[Any]
-PROMPT_COLUMNS = ("prompt", "messages", "sources", "tools", "chat_template_kwargs")
 
 
 def compute_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
@@ -76,22 +74,6 @@ def find_answer_characters(batch: Batch, positions: Tensor) -> Tensor:
             answer = (begin[1], end[2])
         characters.append(answer)
     return torch.tensor(characters, device=positions.device)
-
-
-def match_responses(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
-    """Return whether greedy decoding gives each example's response token for token and then ends [N], bool."""
-    expected, prompts = [], []
-    for row in rows:
-        expected.append(model.tokenizer(row["response"], add_special_tokens=False)["input_ids"])
-        prompts.append({name: value for name, value in row.items() if name in PROMPT_COLUMNS})
-    # One token more than the longest response, so that a model that does not end there differs.
-    limit = 1 + max(map(len, expected), default=0)
-    special = model.tokenizer.all_special_ids
-    matches = []
-    outputs = cast(GeneratingModel, model).respond(prompts, limit, allow_empty=True)
-    for output, ids in zip(outputs, expected, strict=True):
-        matches.append([id for id in output["response"] if id not in special] == ids)
-    return np.array(matches, dtype=bool)
 
 
 def score(task: str, predicted: Array, dataset: Dataset) -> dict[str, float]:
