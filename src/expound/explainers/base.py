@@ -18,11 +18,7 @@ from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.registry import EXPLAINERS, explainer
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.batch import (
-    get_token_budget,
-    pack,
-    require_finite_logits,
-)
+from expound.models.batch import get_token_budget, pack, require_finite_logits
 from expound.models.hugging_face import REMOVAL_ONLY, Probe, find_failure
 from expound.models.loading.checkpoint import digest_weights
 from expound.models.state import freeze_weights

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 
 from expound.explainers.base import Aggregate, Explainer, OutputExplainer, TokenScores
 from expound.models import Batch, Capture, ExplainedModel
-from expound.models.batch import (
-    get_token_budget,
-    pack,
-)
+from expound.models.batch import get_token_budget, pack
 from expound.models.passes.forward_mode import PASSES_PER_PART, compute_directional_derivatives
 from expound.models.passes.hooks import skip_unread_positions
 

@@ -21,11 +21,7 @@ from expound.explainers import Explainer, attribute
 from expound.explainers.base import require_assumptions, resolve_unit
 from expound.explainers.check_model import default_method
 from expound.explainers.plan import add_placeholder_response, measure_pass, plan_work
-from expound.explainers.registry import (
-    make_seeded,
-    make_titles,
-    seed_params,
-)
+from expound.explainers.registry import make_seeded, make_titles, seed_params
 from expound.metrics import metric
 from expound.models import ExplainedModel
 from expound.models.generation.examples import prompt_to_row, show_units
