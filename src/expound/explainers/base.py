@@ -253,7 +253,7 @@ class Explainer(ABC):
 
     @classmethod
     def from_spec(cls, path: str, options: dict[str, Any], model: ExplainedModel | None = None) -> Explainer:
-        """Return the explainer with the path and the parameters of a spec, see `explainer`."""
+        """Return the explainer of a spec's path and parameters; raises ExpoundError as `explainer` does."""
         name = cls.card.name
         if path:
             return cls.from_pretrained(path).with_params(**options)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from expound.errors import ExpoundError, check_choice
+from expound.data.registry import check_choices
+from expound.errors import ExpoundError
 
 Gate = Literal["value", "both", "free"]
 AttentionRule = Literal["held", "shared", "free"]
@@ -40,8 +41,7 @@ class DerivativeRules:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, choices in (("attention", AttentionRule), ("gate", Gate)):
-            check_choice(name, getattr(self, name), get_args(choices))
+        check_choices(self)
         if self.temperature <= 0:
             raise ExpoundError(f"expected a temperature above 0, got {self.temperature}")
 
