@@ -19,7 +19,7 @@ from expound.explainers.decomposition.components import (
     apply_norm,
     decompose_layers,
 )
-from expound.explainers.decomposition.trace import Trace, Traces, stack_readout_rows, trace_examples
+from expound.explainers.decomposition.trace import Trace, Traces, read_traces, trace_examples
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.checks import CHECKS
 from expound.models.hugging_face import Probe, are_close
@@ -76,11 +76,8 @@ class DecompX(Explainer):
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
         """Compute ‖X_i←k‖₂ after every layer, example by example."""
-        traces, explanations = trace_examples(model, batch), []
-        for target in targets:
-            layers = stack_readout_rows(model, batch, traces, target, self._compute_lengths)
-            explanations.append(TokenScores(layers[:, -1], layers=layers, logits=traces.logits))
-        return explanations
+        read = read_traces(model, batch, targets, self._compute_lengths)
+        return [TokenScores(layers[:, -1], layers=layers, logits=logits) for layers, logits in read]
 
     def _compute_lengths(self, trace: Trace, weights: Tensor) -> Tensor:
         """Return norms [N, L] of each position's component at every layer, weighted by the readout."""

@@ -13,7 +13,7 @@ from expound.data.cards import MethodCard
 from expound.errors import ExpoundError
 from expound.explainers.base import OF_DECOMPOSITION, TokenScores
 from expound.explainers.decomposition.maps import HeadVectors, LayerMaps
-from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
+from expound.explainers.decomposition.trace import LayerState, Trace, read_traces
 from expound.models import Batch, ExplainedModel, Outputs
 
 SHIFT = 1e-6
@@ -60,11 +60,8 @@ class InformationFlow(LayerMaps):
         """Compute the scores; `layers` of routes: the strongest route from the readout down to each layer's input."""
         if self.form == "rollout":
             return super().compute(model, batch, targets, outputs)
-        traces, explanations = trace_examples(model, batch), []
-        for target in targets:
-            layers = stack_readout_rows(model, batch, traces, target, self.find_routes)
-            explanations.append(TokenScores(layers[:, 0], layers=layers, logits=traces.logits.detach()))
-        return explanations
+        read = read_traces(model, batch, targets, self.find_routes)
+        return [TokenScores(layers[:, 0], layers=layers, logits=logits) for layers, logits in read]
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """Return C at the rows [R]: [R, L]."""

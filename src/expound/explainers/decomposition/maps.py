@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from expound.explainers.base import Explainer, TokenScores
-from expound.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
+from expound.explainers.decomposition.trace import LayerState, Trace, read_traces
 from expound.models import Batch, ExplainedModel, Outputs
 
 Maps = Literal["up_to", "each"]
@@ -46,11 +46,8 @@ class LayerMaps(Explainer):
         self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], outputs: Outputs | None = None
     ) -> list[TokenScores]:
         """Compute the scores example by example, without padding."""
-        traces, explanations = trace_examples(model, batch), []
-        for target in targets:
-            both = stack_readout_rows(model, batch, traces, target, self._compute_readout_rows)
-            explanations.append(TokenScores(both[:, -1], layers=both[:, :-1], logits=traces.logits.detach()))
-        return explanations
+        read = read_traces(model, batch, targets, self._compute_readout_rows)
+        return [TokenScores(rows[:, -1], layers=rows[:, :-1], logits=logits) for rows, logits in read]
 
     def compute_maps(self, trace: Trace) -> list[Tensor]:
         """Return M_l [L, L] of every layer."""

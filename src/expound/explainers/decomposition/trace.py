@@ -402,19 +402,17 @@ def linearize_layer(
     return run, to_float32(output[0].detach())
 
 
-def stack_readout_rows(
-    model: ExplainedModel,
-    batch: Batch,
-    traces: Traces,
-    target: Tensor | None,
-    rows: Callable[[Trace, Tensor], Tensor],
-) -> Tensor:
-    """Return [B, N, L]: for each trace, `rows` [N, l] of its readout weights [l], in the batch's columns."""
-    readout = model.readout_weights(batch, select_target(model, batch, target, traces.logits))
-    spread = []
-    for trace, weights in zip(traces, readout, strict=True):
-        spread.append(trace.spread(rows(trace, weights[trace.positions]), batch.length))
-    return torch.stack(spread)
+def read_traces(
+    model: ExplainedModel, batch: Batch, targets: Sequence[Tensor | None], rows: Callable[[Trace, Tensor], Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield [B, N, L] for each target, `rows` [N, l] of every trace's readout weights [l], and the pass's logits."""
+    traces = trace_examples(model, batch)
+    for target in targets:
+        readout = model.readout_weights(batch, select_target(model, batch, target, traces.logits))
+        spread = []
+        for trace, weights in zip(traces, readout, strict=True):
+            spread.append(trace.spread(rows(trace, weights[trace.positions]), batch.length))
+        yield torch.stack(spread), traces.logits.detach()
 
 
 def index_positions(positions: Tensor) -> slice | Tensor:
