@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from expound.errors import ExpoundError
@@ -29,13 +28,12 @@ class ObservedPass:
 
 
 @contextmanager
-def observe_pass(model: ExplainedModel, capture: Capture, *, keep_graph: bool) -> Iterator[ObservedPass]:
+def observe_pass(model: ExplainedModel, capture: Capture) -> Iterator[ObservedPass]:
     """Record what `capture` asks for in the first pass that other code runs inside the block; the model is restored.
 
     Args:
         model: the model whose Hugging Face model the other code calls.
         capture: what to record.
-        keep_graph: the embeddings stay attached to the embedding table.
     """
     whole, base = model.model, unwrap_adapter(model.model).base_model
     observed, run = ObservedPass(), base.forward
@@ -51,7 +49,7 @@ def observe_pass(model: ExplainedModel, capture: Capture, *, keep_graph: bool) -
             if capture.needs_own_attention:
                 observed.record = scope.enter_context(record_attention(whole, capture))
             if capture.embeddings:
-                scope.enter_context(_attach_gradient(model.embedding, observed, keep_graph=keep_graph))
+                scope.enter_context(_attach_gradient(model.embedding, observed))
             observed.base_output = run(*args, **kwargs)
         return observed.base_output
 
@@ -97,15 +95,14 @@ def _run_head(model: ExplainedModel, batch: Batch, base_output: Any) -> Any:
 
 
 @contextmanager
-def _attach_gradient(layer: nn.Module, observed: ObservedPass, *, keep_graph: bool) -> Iterator[None]:
+def _attach_gradient(layer: nn.Module, observed: ObservedPass) -> Iterator[None]:
     """Let a gradient be taken at the output [B, L, d] of the embedding layer's first call inside the block."""
 
     def attach(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
         # Later calls are of token types, which GPT-2 looks up in the same layer.
         if observed.embeddings is not None:
             return None
-        has_graph = keep_graph and output.requires_grad and torch.is_grad_enabled()
-        observed.embeddings = output if has_graph else output.detach().requires_grad_()
+        observed.embeddings = output if output.requires_grad else output.detach().requires_grad_()
         return observed.embeddings
 
     with layer.register_forward_hook(attach):

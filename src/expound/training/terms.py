@@ -355,7 +355,7 @@ class AddedTermsTrainer(ModuleTrainer):
         keep_graph = torch.is_grad_enabled()
         own = {name: value for name, value in inputs.items() if name not in MASKS}
         with torch.set_grad_enabled(keep_graph or module.needs_gradient):
-            with observe_pass(self.explained, capture, keep_graph=keep_graph) as observed:
+            with observe_pass(self.explained, capture) as observed:
                 result = super().compute_loss(
                     model, own, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
                 )
