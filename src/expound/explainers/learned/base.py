@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
 from expound.data.hub import find_folder
-from expound.data.registry import BOOLEANS
-from expound.errors import ExpoundError, check_choice
+from expound.data.registry import parse_params
+from expound.errors import ExpoundError
 from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.single_pass import SinglePass
 from expound.models import Batch, Capture, ExplainedModel, Outputs
@@ -88,14 +88,8 @@ class UntrainedExplainer(SinglePass):
     card: ClassVar = MethodCard(name="untrained", family="learned", differentiable=True, cost="F")
 
     def __post_init__(self) -> None:
-        valid = signature(self.explainer_class).parameters
-        names = [name for name in valid if name not in SIZES]
-        for name in self.options:
-            check_choice(f"parameter of {self.name}?untrained", name, names)
-        values = {name: BOOLEANS.get(value, value) for name, value in self.options.items()}
-        if not all(isinstance(values[name], bool) for name in values if isinstance(valid[name].default, bool)):
-            raise ExpoundError(f"{self.name}?untrained: expected true or false, got {dict(self.options)}")
-        object.__setattr__(self, "options", values)
+        name, make = f"{self.name}?untrained", self.explainer_class.__init__
+        object.__setattr__(self, "options", parse_params(name, make, dict(self.options), fixed=("self", *SIZES)))
         # Invalid option values raise here, not at the first explanation.
         _ = self._template
 

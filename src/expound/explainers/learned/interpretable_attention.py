@@ -80,7 +80,7 @@ class InterpretableAttention(LearnedAttention):
         learn_features: bool = True,
         learn_heads: bool = True,
         learn_layers: bool = True,
-        scales: Sequence[float] = (1.0, 1.0),
+        scales: tuple[float, ...] = (1.0, 1.0),
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
