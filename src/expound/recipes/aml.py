@@ -289,7 +289,9 @@ def aml(
     In one pass masks fall short elsewhere. From 800 film reviews of 256 tokens, two epochs in batches of 8 give .21
     against .40 of decompx_linear, and .39 refined (MiniLM, 40 reviews, three seeds): refine there, or use
     decompx_linear. On a prompted language model they have .09, refined .13, against .17 of lime and .05 of random words
-    (SmolLM2, 240 sentences to train on, 40 judged, one seed): use lime there.
+    (SmolLM2, 240 sentences to train on, 40 judged, one seed): use lime there. For a Llama of four layers that was
+    trained on SST alone, with MiniLM as --backbone, they have .09 after half of the default steps (200 dev sentences),
+    against .35 of decompx_linear and .04 of random words (200 test sentences, one seed): use decompx_linear there.
 
     Example: expound train aml --model runs/sst --data sst:data/sst --metric aopc_comprehensiveness
     --output-dir runs/aml
