@@ -51,8 +51,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from scipy.stats import binomtest
+from scipy.stats import binomtest, spearmanr
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from expound.explainers.perturbation.tree_search import search_tree
@@ -133,7 +134,7 @@ class Prompt:
     def read(self, cache: DynamicCache, ids: torch.Tensor) -> DynamicCache:
         """Return a cache after it has read more tokens."""
         if len(ids):
-            self.model(ids[None], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self.model.model(ids[None], past_key_values=cache, use_cache=True)
         return cache
 
     def ask(self, cache: DynamicCache, position: int) -> torch.Tensor:
@@ -224,57 +225,118 @@ def order_by_paragraph(paragraphs: Sequence[float], removals: int) -> list[int]:
     return chosen[: max(0, left)]
 
 
-def simulate(path: Path) -> Iterator[tuple[str, int, list[float], list[float]]]:
-    """Yield search, removals, the scores it finds, and the effects of all sentences, for each question of a set."""
+def choose_by_regression(hidden: Sequence[float], alone: Sequence[float], removals: int) -> set[int]:
+    """Return the sentences to remove: half by the cache, the others by what effects of these say of cache and place."""
+    first = find_largest(hidden, removals // 2)
+    inputs = np.stack([np.ones(len(hidden)), hidden, np.arange(len(hidden))], 1)
+    weights = np.linalg.lstsq(inputs[[*first]], np.array(alone)[[*first]], rcond=None)[0]
+    guessed = [-np.inf if unit in first else value for unit, value in enumerate(inputs @ weights)]
+    return first | find_largest(guessed, removals - len(first))
+
+
+def simulate(path: Path) -> Iterator[tuple[list[float], list[float], dict[tuple[str, float], list[float]]]]:
+    """Yield the effects of all sentences on each question of a set, by removal and in the cache, and searches' scores.
+
+    A search by a share of the removals gives a sentence without a score -1e9. In a set that is not finished the
+    sentences are those that were removed, and the effect of a paragraph is the sum of theirs.
+    """
     effects = {tuple(line["key"]): line["values"] for line in read_lines(path)}
     parents = effects["prompt",]["parents"]
-    units = len(parents)
+    units = [unit for unit in range(len(parents)) if ("remove", unit, unit + 1) in effects]
+    has_paragraphs = ("remove", len(parents) - SENTENCES, len(parents)) in effects
     for question in range(QUESTIONS):
-        alone = [effects["remove", unit, unit + 1][question] for unit in range(units)]
-        paragraphs = [effects["remove", unit, unit + SENTENCES][question] for unit in range(0, units, SENTENCES)]
+        alone = [effects["remove", unit, unit + 1][question] for unit in units]
+        hidden = [effects["cache", unit][question] for unit in units]
+        paragraphs = [sum(alone[unit : unit + SENTENCES]) for unit in range(0, len(units), SENTENCES)]
+        if has_paragraphs:
+            paragraphs = [effects["remove", unit, unit + SENTENCES][question] for unit in units[::SENTENCES]]
 
         def remove(groups: Sequence[range], alone: Any = alone, paragraphs: Any = paragraphs) -> torch.Tensor:
             # Effects of several paragraphs, or of a part of one, are taken as sums.
             found = []
             for group in groups:
-                if len(group) % SENTENCES == 0:
+                if has_paragraphs and len(group) % SENTENCES == 0:
                     found.append(sum(paragraphs[group.start // SENTENCES : group.stop // SENTENCES]))
                 else:
                     found.append(sum(alone[group.start : group.stop]))
             return torch.tensor([found], dtype=torch.float64)
 
-        hidden = [effects["cache", unit][question] for unit in range(units)]
+        searches = {}
         for share in SHARES:
-            removals = max(2, int(share * units))
-            yield "tree", removals, search_tree(remove, parents, removals)[0].tolist(), alone
+            removals = max(2, int(share * len(units)))
+            searches["tree", share] = search_tree(remove, [parents[unit] for unit in units], removals)[0].tolist()
             orders = {
-                "paragraphs": order_by_paragraph(paragraphs, removals),
-                "cache": sorted(find_largest(hidden, removals)),
+                "paragraphs": order_by_paragraph(paragraphs, removals) if has_paragraphs else [],
+                "cache": find_largest(hidden, removals),
+                "corrected": choose_by_regression(hidden, alone, removals),
             }
             for name, order in orders.items():
-                yield name, removals, [alone[unit] if unit in order else -1e9 for unit in range(units)], alone
+                searches[name, share] = [effect if unit in order else -1e9 for unit, effect in enumerate(alone)]
+        yield alone, hidden, searches
+
+
+def find_tolerance(questions: Sequence[Sequence[float]], removals: int) -> float:
+    """Return the standard deviation of errors with which a proxy's first sentences have the top 5 in 95 % of draws."""
+    draws = np.random.default_rng(0)
+    for error in np.geomspace(1, 0.001, 61):
+        hits = list[bool]()
+        for alone in questions:
+            best = find_largest(alone, 5)
+            for _ in range(50):
+                guessed = alone + error * draws.standard_normal(len(alone))
+                hits.append(best <= find_largest(guessed.tolist(), removals))
+        if np.mean(hits) >= 0.95:
+            return float(error)
+    return 0.0
 
 
 def print_figures(paths: Sequence[Path]) -> None:
-    """Print how often the best sentence, all strong ones and the five best are found, with exact 95 % intervals."""
-    found: dict[tuple[str, int], list[list[bool]]] = {}
-    for path in paths:
-        for name, removals, scores, alone in simulate(path):
+    """Print how often searches find the best sentence, all strong ones and the five best, and why not more often."""
+    found: dict[tuple[str, float], list[list[float]]] = {}
+    gaps, correlations, needed = list[float](), list[float](), list[float]()
+    questions = [*chain(*map(simulate, paths))]
+    for alone, hidden, searches in questions:
+        best = find_largest(alone, 5)
+        total = sum(alone[unit] for unit in best)
+        for key, scores in searches.items():
             # The number of sentences with an effect of a tenth of the largest one at least.
             strong = sum(effect >= max(alone) / 10 for effect in alone)
-            hits = []
+            row = list[float]()
             for count in (1, strong, 5):
-                given = find_largest(scores, count)
                 # Units that were not removed have no score.
-                hits.append(given == find_largest(alone, count) and min(scores[unit] for unit in given) > -1e8)
-            found.setdefault((name, removals), []).append(hits)
-    for (name, removals), rows in found.items():
-        shown = [f"{name}, {removals} removals, {len(rows)} questions:"]
+                given = {unit for unit in find_largest(scores, count) if scores[unit] > -1e8}
+                row.append(given == find_largest(alone, count))
+            row += [len(given & best) / 5, sum(alone[unit] for unit in given) / total]
+            found.setdefault(key, []).append(row)
+        fifth, sixth = sorted(alone, reverse=True)[4:6]
+        slope, intercept = np.polyfit(hidden, alone, 1)
+        gaps.append((fifth - sixth) / float(np.std(np.array(alone) - slope * np.array(hidden) - intercept)))
+        correlations.append(float(spearmanr(hidden, alone).statistic))
+        needed.append(max(sorted(hidden, reverse=True).index(hidden[unit]) + 1 for unit in best) / len(alone))
+    for (name, share), rows in found.items():
+        shown = [f"{name}, {share:.3f} of the removals, {len(rows)} questions:"]
         for place, title in enumerate(("best", "strong", "top 5")):
-            count = sum(row[place] for row in rows)
+            count = sum(int(row[place]) for row in rows)
             interval = binomtest(count, len(rows)).proportion_ci()
-            shown.append(f"{title} {count} [{interval.low:.0%}, {interval.high:.0%}]")
+            shown.append(f"{title} {count} [{interval.low:.0%}, {interval.high:.0%}],")
+        for place, title in ((3, "mean share of the five"), (4, "of their effects")):
+            values = np.array([row[place] for row in rows])
+            # Resampled questions.
+            means = np.random.default_rng(0).choice(values, (2000, len(values))).mean(1)
+            low, high = np.quantile(means, [0.025, 0.975])
+            shown.append(f"{title} {values.mean():.2f} [{low:.2f}, {high:.2f}]")
         print(*shown)
+    print(f"fifth effect above the sixth, in standard deviations of what `cache` leaves: median {np.median(gaps):.3f};")
+    print(f"  below a tenth for {sum(gap < 0.1 for gap in gaps)} of {len(gaps)} questions")
+    print(f"rank correlation of cache and removal: mean {np.mean(correlations):.2f}")
+    print("share of the removals until `cache` has the top 5: " + ", ".join(f"{each:.2f}" for each in sorted(needed)))
+
+    effects = [alone for alone, _, _ in questions]
+    for removals in (5, len(effects[0]) // 8, len(effects[0]) // 4, len(effects[0]) // 2):
+        error = find_tolerance(effects, removals)
+        print(f"standard deviation of errors with which the first {removals} have the top 5 in 95 %: {error:.4f}")
+    rest = np.sqrt(np.mean([np.var(sorted(alone)[:-5]) for alone in effects]))
+    print(f"standard deviation of the effects behind the top 5: {rest:.3f}")
 
 
 def main() -> None:
