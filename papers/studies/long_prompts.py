@@ -297,7 +297,7 @@ def print_figures(paths: Sequence[Path]) -> None:
     questions = [*chain(*map(simulate, paths))]
     for alone, hidden, searches in questions:
         best = find_largest(alone, 5)
-        total = sum(alone[unit] for unit in best)
+        total = sum(max(0.0, alone[unit]) for unit in best)
         for key, scores in searches.items():
             # The number of sentences with an effect of a tenth of the largest one at least.
             strong = sum(effect >= max(alone) / 10 for effect in alone)
@@ -306,7 +306,7 @@ def print_figures(paths: Sequence[Path]) -> None:
                 # Units that were not removed have no score.
                 given = {unit for unit in find_largest(scores, count) if scores[unit] > -1e8}
                 row.append(given == find_largest(alone, count))
-            row += [len(given & best) / 5, sum(alone[unit] for unit in given) / total]
+            row += [len(given & best) / 5, sum(max(0.0, alone[unit]) for unit in given) / total if total else np.nan]
             found.setdefault(key, []).append(row)
         fifth, sixth = sorted(alone, reverse=True)[4:6]
         slope, intercept = np.polyfit(hidden, alone, 1)
@@ -320,8 +320,8 @@ def print_figures(paths: Sequence[Path]) -> None:
             interval = binomtest(count, len(rows)).proportion_ci()
             shown.append(f"{title} {count} [{interval.low:.0%}, {interval.high:.0%}],")
         for place, title in ((3, "mean share of the five"), (4, "of their effects")):
-            values = np.array([row[place] for row in rows])
-            # Resampled questions.
+            values = np.array([row[place] for row in rows if not np.isnan(row[place])])
+            # The interval is that of resampled questions. Some have no sentence whose removal costs the answer.
             means = np.random.default_rng(0).choice(values, (2000, len(values))).mean(1)
             low, high = np.quantile(means, [0.025, 0.975])
             shown.append(f"{title} {values.mean():.2f} [{low:.2f}, {high:.2f}]")
@@ -332,7 +332,7 @@ def print_figures(paths: Sequence[Path]) -> None:
     print("share of the removals until `cache` has the top 5: " + ", ".join(f"{each:.2f}" for each in sorted(needed)))
 
     effects = [alone for alone, _, _ in questions]
-    for removals in (5, len(effects[0]) // 8, len(effects[0]) // 4, len(effects[0]) // 2):
+    for removals in sorted({5, *(len(effects[0]) // part for part in (8, 4, 2))}):
         error = find_tolerance(effects, removals)
         print(f"standard deviation of errors with which the first {removals} have the top 5 in 95 %: {error:.4f}")
     rest = np.sqrt(np.mean([np.var(sorted(alone)[:-5]) for alone in effects]))
