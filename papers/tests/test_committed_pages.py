@@ -230,11 +230,12 @@ def average_without_each(values):
 
 def estimate_difference(one, other, level=0.95):
     """The difference of two cells' values [examples, seeds] with its interval: over seeds, and over examples."""
-    # The only run of a row is compared with each run of the other row.
-    if one.shape[1] != other.shape[1]:
-        many = max(one, other, key=lambda values: values.shape[1]).columns
-        one, other = ({seed: each.get(seed, each.iloc[:, 0]) for seed in many} for each in (one, other))
-        one, other = pd.DataFrame(one), pd.DataFrame(other)
+    # The only run of a row is compared with each run of the other row; of several, those of a seed are compared.
+    seeds = one.columns.intersection(other.columns)
+    if 1 in (one.shape[1], other.shape[1]):
+        seeds = max(one, other, key=lambda values: values.shape[1]).columns
+    one, other = ({seed: each.get(seed, each.iloc[:, 0]) for seed in seeds} for each in (one, other))
+    one, other = pd.DataFrame(one), pd.DataFrame(other)
     shared = one.index.intersection(other.index)
     one, other = one.loc[shared], other.loc[shared]
     by_seed, margins = one.mean() - other.mean(), []
