@@ -168,16 +168,20 @@ class StoredTable:
         declared, figures = results.study.metrics, layout.figures
         if self.part.over or self.part.gain:
             return
-        fields = [*self.part.rows, *self.part.columns]
-        for entry, group in figures.groupby(fields, sort=False):
-            lines = group.drop_duplicates(RUN)
-            if lines["metric"].isin(declared).all() and (lines["explainer"] != "").all():
-                row, column = entry[: len(self.part.rows)], entry[len(self.part.rows) :]
+        # A run's figure may be in several judgements.
+        fields, n_rows = [*self.part.rows, *self.part.columns], len(self.part.rows)
+        lines = figures.drop_duplicates([*fields, *RUN])
+        stored = lines["metric"].isin(declared) & (lines["explainer"] != "")
+        by_entry = {}
+        for line, is_stored in zip(lines.to_dict("records"), stored, strict=True):
+            by_entry.setdefault(tuple(line[field] for field in fields), []).append((line, is_stored))
+        for entry, found in by_entry.items():
+            if all(is_stored for _, is_stored in found):
                 names = (
-                    format_entry(results, self.part, self.part.rows, row),
-                    format_entry(results, self.part, self.part.columns, column),
+                    format_entry(results, self.part, self.part.rows, entry[:n_rows]),
+                    format_entry(results, self.part, self.part.columns, entry[n_rows:]),
                 )
-                self.cells[tuple(map(strip_marks, names))] = lines.to_dict("records")
+                self.cells[tuple(map(strip_marks, names))] = [line for line, _ in found]
 
     def is_on(self, text):
         return text.count(f"**{self.title}**") == 1
