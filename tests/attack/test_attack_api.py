@@ -28,7 +28,8 @@ SECONDS = 40 if LONG else 2
 REQUESTS = 20_000
 API_TOKEN = "the-api-token-of-the-attack-0123456789"
 DOCUMENTS = {"town": "a moving film about a small town", "packages": "two women are holding packages ."}
-QUESTIONS = [f"{word} film about {n} towns" for n in range(8) for word in ("a", "dull", "moving", "small")]
+NUMBERS = range(8 if LONG else 3)
+QUESTIONS = [f"{word} film about {n} towns" for n in NUMBERS for word in ("a", "dull", "moving", "small")]
 MAX_TOKENS = 12
 GROWTH = 1.02
 """The memory at the end, at most, relative to that after the first half of the time."""
