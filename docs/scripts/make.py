@@ -27,32 +27,32 @@ QUICK = ("01_trust_an_explanation", "02_train_with_rationales")
 def main(everything: bool) -> None:
     """Run the examples of the reference, draw the pictures, and run the tutorials; a failure of one is an error.
 
-    A second process makes examples and pictures while this one runs the tutorials. A public name without an example,
-    and a line of output that the README shows and its commands do not print, are reported; with `everything` they are
-    errors.
+    A second process runs examples and commands while this one runs the tutorials and draws. A public name without an
+    example, and a line of output that the README shows and its commands do not print, are reported; with `everything`
+    they are errors.
     """
     shutil.rmtree(OUTPUT / "work", ignore_errors=True)
     problems = sorted(blocks.find_missing())
     if problems and everything:
         sys.exit("\n".join(problems))
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pictures_made = pool.submit(make_pictures)
+        missing = pool.submit(run_pages)
         for file in notebooks.tutorials():
             if everything or file.stem in QUICK or file.parent.name == "concepts":
                 sys.stderr.write(f"{file.stem}: {notebooks.execute(file, OUTPUT):.0f} s\n")
-        problems += pictures_made.result()
+        start = time.monotonic()
+        pictures.write(OUTPUT)
+        sys.stderr.write(f"pictures: {time.monotonic() - start:.0f} s\n")
+        problems += missing.result()
     sys.stderr.writelines(f"{problem}\n" for problem in problems)
     sys.exit(bool(problems) and everything)
 
 
-def make_pictures() -> list[str]:
-    """Run the examples of the reference and the README, and draw the pictures; return the outputs that are missing."""
+def run_pages() -> list[str]:
+    """Run the examples of the reference and the commands of the README; return the outputs that are missing."""
     start = time.monotonic()
     blocks.run(OUTPUT / "work" / "reference")
     sys.stderr.write(f"examples of the reference: {time.monotonic() - start:.0f} s\n")
-    start = time.monotonic()
-    pictures.write(OUTPUT)
-    sys.stderr.write(f"pictures: {time.monotonic() - start:.0f} s\n")
     start = time.monotonic()
     missing = outputs.update_pages(OUTPUT / "work" / "readme")
     sys.stderr.write(f"commands of the README: {time.monotonic() - start:.0f} s\n")
