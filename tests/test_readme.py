@@ -1,4 +1,4 @@
-"""Every block of the README and of the pages for a start runs, in their order, in an empty folder."""
+"""Every block of the pages on a start runs in an empty folder; `make docs` runs those of README and the first page."""
 
 from __future__ import annotations
 
@@ -43,16 +43,14 @@ def small_data():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, small_data):
-    """A folder in which the README's blocks were run."""
-    folder = tmp_path_factory.mktemp("readme")
-    small_chat_model(folder / "my-chat-model")
-    run(ROOT / "README.md", folder)
+    """A folder in which the blocks for assistants were run, a demo first."""
+    folder = tmp_path_factory.mktemp("skill")
+    run(ROOT / "SKILL.md", folder)
     return folder
 
 
-def test_the_readme_runs_as_it_stands(folder):
+def test_the_skill_for_assistants_runs_as_it_stands(folder):
     assert (folder / "comparison" / "report.html").is_file()
-    assert (folder / "explained.html").is_file()
 
 
 def test_methods_find_the_evidence_that_is_planted_in_the_demo(folder):
@@ -64,18 +62,6 @@ def test_methods_find_the_evidence_that_is_planted_in_the_demo(folder):
     titles = [card.title for name, card in EXPLAINERS.cards(MethodCard).items() if name in auc.index]
     assert len(titles) == len(auc)
     assert all(title in page for title in [*titles, cards()["rationale_auc"].heading])
-
-
-def test_the_first_page_runs_as_it_stands(folder):
-    (folder / "explained.html").unlink()
-    run(ROOT / "docs" / "index.md", folder)
-    assert (folder / "explained.html").is_file()
-
-
-def test_the_skill_for_assistants_runs_as_it_stands(folder):
-    shutil.rmtree(folder / "comparison", ignore_errors=True)
-    run(ROOT / "SKILL.md", folder)
-    assert (folder / "comparison" / "report.html").is_file()
 
 
 def test_the_page_on_other_tasks_runs_as_it_stands(tmp_path):
@@ -120,7 +106,7 @@ def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):
         csv.writer(file).writerows([row["text"], names[row["label"]], json.dumps(row["rationale"])] for row in data)
     (tmp_path / "chats.jsonl").write_text(chat * 3)
     shutil.copytree(folder / "demo" / "model", tmp_path / "my-model")
-    shutil.copytree(folder / "my-chat-model", tmp_path / "my-chat-model")
+    small_chat_model(tmp_path / "my-chat-model")
     study(tmp_path).rename(tmp_path / "expound-studies.db")
     run(ROOT / "docs" / "data.md", tmp_path)
     assert (tmp_path / "judged" / "report.html").is_file()

@@ -91,7 +91,7 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
         assert explainer(spec).name == made.name
     for wrong, message in (
         ("layer=last", "unknown parameter"),
-        ("used_layers=lost", "unknown used_layers"),
+        ("used_layers=lost", "used_layers 'lost'. Did you mean 'last'"),
         ("n_heads=3", "unknown parameter"),
         ("special_tokens=perhaps", "true or false"),
     ):

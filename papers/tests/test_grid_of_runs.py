@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from scipy.stats import kendalltau
 
+from attacked import LONG
 from expound.cli import main
 from expound.data.provenance import digest
 from expound.metrics import metric
@@ -82,7 +83,14 @@ def wait_for(happened, process, said):
     return found
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.cluster)])
+REASON = "in make attack; test_attack_kills kills the workers of a shorter study"
+ENGINES = (
+    pytest.param("local", marks=[pytest.mark.attack, pytest.mark.skipif(not LONG, reason=REASON)]),
+    pytest.param("ray", marks=pytest.mark.cluster),
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_killed_and_resumed_ends_in_the_same_tables(reference_root, results, tmp_path, engine, request):
     """One worker dies in the middle of its run, later the whole command; the tables are equal to the last byte."""
     root = tmp_path / "runs"

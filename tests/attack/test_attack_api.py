@@ -28,8 +28,7 @@ SECONDS = 40 if LONG else 2
 REQUESTS = 20_000
 API_TOKEN = "the-api-token-of-the-attack-0123456789"
 DOCUMENTS = {"town": "a moving film about a small town", "packages": "two women are holding packages ."}
-NUMBERS = range(8 if LONG else 3)
-QUESTIONS = [f"{word} film about {n} towns" for n in NUMBERS for word in ("a", "dull", "moving", "small")]
+QUESTIONS = [f"{word} film about {n} towns" for n in range(8) for word in ("a", "dull", "moving", "small")]
 MAX_TOKENS = 12
 GROWTH = 1.02
 """The memory at the end, at most, relative to that after the first half of the time."""
@@ -131,6 +130,7 @@ def chat_folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.skipif(not LONG, reason="in make attack; sixteen clients ask in tests/serve/test_api.py")
 def test_many_programs_at_once_get_their_own_answers(chat_folder, tmp_path):
     answers = compute_answers(expound.load(chat_folder, task="generation"))
     assert len({(text, *scores) for text, scores in answers.values()}) == len(QUESTIONS)
