@@ -16,8 +16,6 @@ $(READY): pyproject.toml papers/pyproject.toml people/pyproject.toml uv.lock con
 # torch comes first and by itself: the lock file leaves its build (CPU, CUDA) to the package index of the machine.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt torch
 	$(BIN)/uv sync --quiet --frozen --inexact --no-install-package torch --all-packages --extra dev --extra postgres
-# This compiles modules and tests once: the workers of the tests, which start together, would all compile the same ones.
-	$(BIN)/pytest --collect-only --quiet >/dev/null || true
 	touch $(READY)
 
 demo: $(READY)
