@@ -95,6 +95,9 @@ def test_hatexplain_takes_the_majority_and_leaves_out_what_has_none(tmp_path):
     assert pieces(load_data(f"hatexplain:{tmp_path}?share=1")) == [["lid"], None]
     assert len(load_data(f"hatexplain:{tmp_path}", "dev")) == 2
     assert len(load_data(f"hatexplain:{tmp_path}", "test")) == 1
+    divisions = tmp_path / "post_id_divisions.json"
+    divisions.write_text(divisions.read_text().replace("test", "val}"))
+    require_error("names of splits are words with dots between them, got 'val}'", f"hatexplain:{tmp_path}", "val}")
 
 
 @pytest.mark.parametrize(

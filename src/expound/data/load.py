@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from datasets import Dataset, Features
 
     from expound.data.readers.base import Reader, Row
+
+SPLIT_NAME = re.compile(r"\w+(\.\w+)*")
+"""Names that datasets accept for a split."""
 
 
 def load_data(
@@ -99,7 +103,10 @@ def _load(spec: str, split: str | None, limit: int | None, seed: int | None, opt
     if reader.seed < 0:
         raise ExpoundError(f"expected a seed of at least 0, got {reader.seed}")
     split = split or reader.default_split
-    features, rows = reader.table(find_split(split, reader.splits()))
+    name = find_split(split, reader.splits())
+    if not SPLIT_NAME.fullmatch(name):
+        raise ExpoundError(f"{spec}: names of splits are words with dots between them, got {name!r:.60}")
+    features, rows = reader.table(name)
     # Rows of which a sample is taken are read twice, if they can be, instead of being kept.
     if limit is None or not isinstance(rows, Rereadable):
         rows = list(rows)
