@@ -248,7 +248,7 @@ class Explainer(ABC):
 
     @classmethod
     def removes_input(cls) -> bool:
-        """Return whether the method runs perturbed inputs, whose predictions serve every target."""
+        """Return whether the method runs the model on perturbed inputs, whose predictions serve every target."""
         return "perturbation" in getattr(cls, "__dataclass_fields__", {})
 
     @classmethod

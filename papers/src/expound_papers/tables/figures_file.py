@@ -56,13 +56,14 @@ def export_figures(studies: Iterable[Study], store: Store, path: Path) -> int:
     table = table.drop_duplicates().astype({"example": "Int32", "x": np.float64, "value": np.float64})
     # Texts are compressed better beside each other than among numbers.
     table = table.sort_values("part", kind="stable")
-    # BYTE_STREAM_SPLIT groups bytes of equal significance, which zstd compresses better than whole floats.
+    # BYTE_STREAM_SPLIT groups bytes of equal significance, which compress better than whole floats; brotli makes files
+    # a tenth smaller than zstd, and figures are written seldom.
     with atomic_file(path) as fresh:
         pq.write_table(
             pa.Table.from_pandas(table, preserve_index=False),
             fresh,
-            compression="zstd",
-            compression_level=19,
+            compression="brotli",
+            compression_level=11,
             use_dictionary=["key", "part", "method", "name"],
             column_encoding={"value": "BYTE_STREAM_SPLIT", "x": "BYTE_STREAM_SPLIT"},
         )
