@@ -14,13 +14,12 @@ from access import violations_in_both_themes
 from browsing import NARROW, fits
 from chats import CHAT, SOURCES, chatting
 from expound.errors import ExpoundError
-from expound_people.blinding import hide_method
+from expound_people.blinding import hide_method, shade_sources
 from expound_people.items import explain_items, make_items, restore_explanation, select_saved_items
 from expound_people.projects import create_project, find_project, invite_annotators
 from expound_people.protocol.file import parse_protocol
 from expound_people.protocol.known_answers import has_passed
 from expound_people.results import compute_findings, load_answers
-from expound_people.sources import shade_sources
 from expound_people.storage import Storage
 from participants import follow_link, protocol, step
 from scripted import find_small_targets

@@ -191,7 +191,10 @@ def open_progress(
     token = request.cookies.get(ANNOTATOR_COOKIE, "")
     # The token is checked on every request, in the same transaction, so that revoking it takes effect at once.
     with studies.write_session() if writing else studies.read_session() as session:
-        yield session, answers.load_progress(session, _require_annotator(session, token), role)
+        annotator = find_annotator(session, token)
+        if annotator is None:
+            raise HTTPException(403, INVALID_INVITATION)
+        yield session, answers.load_progress(session, annotator, role)
 
 
 def _require_invited(request: Request, session: Session, token: str) -> Annotator:
@@ -202,13 +205,6 @@ def _require_invited(request: Request, session: Session, token: str) -> Annotato
     if person is None:
         raise HTTPException(403, INVALID_INVITATION)
     return person
-
-
-def _require_annotator(session: Session, token: str) -> Annotator:
-    annotator = find_annotator(session, token)
-    if annotator is None:
-        raise HTTPException(403, INVALID_INVITATION)
-    return annotator
 
 
 def render_example(

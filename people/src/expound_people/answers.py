@@ -191,25 +191,15 @@ def save_answer(
             if phase not in progress.kind.final_phases and not item.role:
                 stored.content, stored.updated, stored.revision = dict(content), utc_now(), stored.revision + 1
             return
-        answer = AnnotatorAnswer(
-            annotator_id=progress.annotator.id,
-            item_id=item.id,
-            phase=phase,
-            content=dict(content),
-            seconds=_discard_implausible(seconds),
-        )
+        added = AnnotatorAnswer(annotator_id=progress.annotator.id, item_id=item.id, phase=phase, content=dict(content))
+        # Seconds are measured by the browser, so they are only as trustworthy as the annotator.
+        if seconds is not None and 0 <= seconds <= MAX_SECONDS:
+            added.seconds = seconds
         try:
             # A savepoint: a failed insert would otherwise abort the whole transaction on PostgreSQL.
             with session.begin_nested():
-                session.add(answer)
+                session.add(added)
             return
         except IntegrityError:
             continue
     raise ExpoundError("the answer could not be saved: send it again")
-
-
-def _discard_implausible(seconds: float | None) -> float | None:
-    # Seconds are measured by the browser, so they are only as trustworthy as the annotator.
-    if seconds is not None and 0 <= seconds <= MAX_SECONDS:
-        return seconds
-    return None

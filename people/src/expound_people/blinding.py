@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expound.reports.explanations import Explanation
-from expound_people.sources import ShadedSource, shade_sources
+from expound.reports.highlighted.highlight import highlight_explanation
+from expound.reports.highlighted.pieces import scores_to_levels
+from expound.serve.explore.view import cut_prompt
 
 POSITIVE = "positive"
 SCORE_RULES: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
@@ -20,6 +22,14 @@ SCORE_RULES: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] 
     "signed": lambda scores: scores,
 }
 """Rules from scores to what is shown: the positive part or the size in one hue, or both signs in two hues."""
+
+
+class ShadedSource(NamedTuple):
+    """A source: its name, its shade relative to the other sources, and pieces of its text with their shades."""
+
+    name: str
+    level: int
+    pieces: list[tuple[str, int]]
 
 
 class BlindExplanation(NamedTuple):
@@ -32,9 +42,7 @@ class BlindExplanation(NamedTuple):
     @property
     def sources(self) -> list[ShadedSource]:
         """Return the shaded sources of a generated answer; empty for a classifier's prediction."""
-        if self.attribution.exchange is None:
-            return []
-        return shade_sources(self.attribution)
+        return [] if self.attribution.exchange is None else shade_sources(self.attribution)
 
 
 def blind_explanations(
@@ -63,11 +71,26 @@ def hide_method(item: Explanation, letter: str, show: str = POSITIVE) -> Explana
     # Only some methods say which number their scores sum to.
     targets = tuple(target._replace(output=None) for target in whole.targets)
     hidden = replace(whole, method=letter, params={}, targets=targets, convergence_delta=None, layers=None, signed=True)
-    hidden = replace(hidden, interactions=(), bounds=None)
-    token_scores = whole.token_scores
-    if token_scores is not None:
-        token_scores = rule(token_scores)
-    return replace(hidden, scores=rule(whole.scores), token_scores=token_scores, response_scores=None)
+    hidden = replace(hidden, interactions=(), bounds=None, response_scores=None)
+    token_scores = None if whole.token_scores is None else rule(whole.token_scores)
+    return replace(hidden, scores=rule(whole.scores), token_scores=token_scores)
+
+
+def shade_sources(item: Explanation) -> list[ShadedSource]:
+    """Return the sources of an answer, or all texts of a prompt without sources, shaded by their scores.
+
+    Scores are summed over the rows of the attribution, the explained parts of the answer.
+    """
+    sections = cut_prompt(highlight_explanation(item))
+    sections = [section for section in sections if section.is_source] or sections
+    # Sources are shaded relative to each other, and units relative to all units: a long source can be dark as a whole
+    # although none of its sentences is.
+    levels = scores_to_levels(np.array([[section.total for section in sections]], np.float32))[0]
+    shaded = []
+    for section, level in zip(sections, levels, strict=True):
+        pieces = [(piece.text, piece.level) for piece in section.pieces]
+        shaded.append(ShadedSource(section.name, level, pieces))
+    return shaded
 
 
 def make_letter(place: int) -> str:

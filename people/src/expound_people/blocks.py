@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, permutations
 from math import gcd
 
 import numpy as np
@@ -34,9 +34,7 @@ class BlockDesign:
         """Return the design for screens of this size; all methods share a screen if they fit."""
         if screen < 2 or methods < 1:
             raise ExpoundError(f"expected a method or more and screens of 2 or more, got {methods} and {screen}")
-        if methods <= screen:
-            return cls(methods, (tuple(range(methods)),))
-        return cls(methods, _find_base_blocks(methods, screen))
+        return cls(methods, (tuple(range(methods)),) if methods <= screen else _find_base_blocks(methods, screen))
 
     def get_methods(self, person: int, item: int) -> list[int]:
         """Return the sorted numbers of the methods that an annotator sees of an item; both count from 0."""
@@ -71,8 +69,6 @@ def _find_base_blocks(methods: int, screen: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _count_differences(block: tuple[int, ...], methods: int) -> list[int]:
-    differences = []
-    for first in block:
-        differences += [(first - second) % methods for second in block if second != first]
+    differences = [(first - second) % methods for first, second in permutations(block, 2)]
     counts: list[int] = np.bincount(differences, minlength=methods)[1:].tolist()
     return counts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,39 +16,25 @@ from expound_people.items import ChangedVersion, StudyItem
 from expound_people.protocol.file import ChangePart
 
 
-class ChangedTexts(NamedTuple):
-    """A changed version of some texts, and its edits as (old word, new word); the new word is empty if removed."""
-
-    texts: tuple[str, ...]
-    edits: tuple[tuple[str, str], ...]
-
-
 def add_changed_versions(
     model: ExplainedModel, items: Sequence[StudyItem], rule: ChangePart, seed: int = 0
 ) -> list[StudyItem]:
-    """Return the items, each with a changed version and the model's answer to it.
-
-    Args:
-        model: a text classifier.
-        items: at least one; at least two if words are replaced by those of other examples.
-        rule: how many words are changed, and how.
-        seed: random seed.
+    """Return the items, each with a changed version and the answer to it by the model, a text classifier.
 
     Raises:
-        ExpoundError: another model, or a text with too few words.
+        ExpoundError: another model, a text with too few words, or no other item whose words could replace its words.
     """
     if not model.task.supports("classes") or model.modality != "text":
         raise ExpoundError(f"a changed example needs a classifier of texts, not {model.task.name} of {model.modality}")
     # Words are drawn at random, without looking at any explanation: a rule that uses the scores of one method would
     # favor it. Each version has a seed of its own, so that `tries` does not change the versions before.
-    drafts: list[ChangedTexts] = []
+    drafts: list[ChangedVersion] = []
     for number in range(len(items)):
         drafts += [_draw_version(items, number, rule, [seed, number, tried]) for tried in range(rule.tries)]
     # All versions are predicted together, in full batches.
     labels = _predict_labels(model, [draft.texts for draft in drafts])
-    answered: list[list[ChangedVersion]] = [[] for _ in items]
-    for place, (draft, label) in enumerate(zip(drafts, labels, strict=True)):
-        answered[place // rule.tries].append(ChangedVersion(draft.texts, label, draft.edits))
+    versions = [replace(draft, prediction=label) for draft, label in zip(drafts, labels, strict=True)]
+    answered = [versions[first : first + rule.tries] for first in range(0, len(versions), rule.tries)]
     if not rule.balanced:
         return [replace(item, changed=versions[0]) for item, versions in zip(items, answered, strict=True)]
     selected = []
@@ -78,7 +63,8 @@ def _choose_answer_changes(
     return chosen
 
 
-def _draw_version(items: Sequence[StudyItem], number: int, rule: ChangePart, seed: Sequence[int]) -> ChangedTexts:
+def _draw_version(items: Sequence[StudyItem], number: int, rule: ChangePart, seed: Sequence[int]) -> ChangedVersion:
+    """Return a changed version of an item that the model has not answered yet."""
     generator = np.random.default_rng(seed)
     texts = items[number].texts
     words = split_units(texts)
@@ -104,7 +90,7 @@ def _draw_version(items: Sequence[StudyItem], number: int, rule: ChangePart, see
     changed = []
     for segment, text in enumerate(texts):
         changed.append(_apply_edits(text, {word: new for word, new in edits.items() if word.segment == segment}))
-    return ChangedTexts(tuple(changed), tuple((word.text, new) for word, new in edits.items()))
+    return ChangedVersion(tuple(changed), "", tuple((word.text, new) for word, new in edits.items()))
 
 
 def _apply_edits(text: str, edits: Mapping[Word, str]) -> str:

@@ -15,9 +15,9 @@ from expound.explainers.registry import add_seed, make_seeded
 from expound.models import ExplainedModel
 from expound.models.generation.model import GeneratingModel
 from expound.reports.explanations import Explanation
+from expound.reports.records import Exchange
 from expound.serve.method_names import make_display_names
 from expound.serve.pictures import encode_png
-from expound_people.sources import get_prompt_texts
 from expound_people.tables import Item, StoredExplanation
 
 # Fernandes et al. 2022, table 4, without their learned explainer, which needs a folder.
@@ -27,7 +27,7 @@ DEFAULT_GENERATION_METHODS = ("input_x_gradient", "attn_lrp", "occlusion")
 
 @dataclass(frozen=True)
 class ChangedVersion:
-    """A changed version of an example: its texts, the model's answer to it, and the edits as (old, new) words."""
+    """A changed version of an example: its texts, the model's answer, and the edits as (old, new or no) words."""
 
     texts: tuple[str, ...]
     prediction: str
@@ -88,9 +88,7 @@ def explain_items(
     default = DEFAULT_METHODS
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(rows))
-        unit = "sentence"
-        if all(row.get("sources") for row in rows):
-            unit = "source"
+        unit = "source" if all(row.get("sources") for row in rows) else "sentence"
         default = DEFAULT_GENERATION_METHODS
     explanations = []
     for spec in methods or default:
@@ -114,9 +112,8 @@ def make_follow_up_items(
         if len({_get_model_answer(item) for item in items}) == 1:
             kept.extend(zip(by_model, items, strict=True))
     if not kept:
-        raise ExpoundError(
-            f"the models {', '.join(models)} agree on none of {len(rows)} examples: none can be compared"
-        )
+        names = ", ".join(models)
+        raise ExpoundError(f"the models {names} agree on none of {len(rows)} examples: none can be compared")
     return make_items(kept, rows)
 
 
@@ -162,11 +159,9 @@ def _space_evenly(items: list[StudyItem], limit: int) -> list[StudyItem]:
 
 def make_marked_items(examples: Sequence[MarkedExample]) -> list[StudyItem]:
     """Return the items of examples that were marked with other tools."""
-    items = []
-    for example in examples:
-        label = None if example.label is None else str(example.label)
-        items.append(StudyItem(example.texts, label=label, marks=example.marks))
-    return items
+    labels = [None if example.label is None else str(example.label) for example in examples]
+    pairs = zip(examples, labels, strict=True)
+    return [StudyItem(example.texts, label=label, marks=example.marks) for example, label in pairs]
 
 
 def restore_explanation(explanation: StoredExplanation) -> Explanation:
@@ -178,17 +173,20 @@ def _get_model_answer(item: Explanation) -> str:
     return item.response if item.prediction is None else item.prediction.text
 
 
+def _get_prompt_texts(exchange: Exchange) -> tuple[str, ...]:
+    """Return the texts of the prompt that are not sources; all texts if the prompt has no sources."""
+    has_question = not all(exchange.is_source)
+    texts = []
+    for place, is_source in zip(exchange.places, exchange.is_source, strict=True):
+        text = exchange.prompt[slice(*place)].strip()
+        if text and not (is_source and has_question):
+            texts.append(text)
+    return tuple(texts)
+
+
 def _make_item(explanations: Mapping[str, Explanation], row: Mapping[str, Any]) -> StudyItem:
     first = next(iter(explanations.values()))
     if first.exchange is not None:
-        return StudyItem(get_prompt_texts(first.exchange), explanations, prediction=first.response)
-    picture = row.get("image")
-    if picture is not None:
-        picture = encode_png(picture)
-    return StudyItem(
-        first.texts,
-        explanations,
-        label=row.get("label_name"),
-        prediction=_get_model_answer(first),
-        picture=picture,
-    )
+        return StudyItem(_get_prompt_texts(first.exchange), explanations, prediction=first.response)
+    picture = None if row.get("image") is None else encode_png(row["image"])
+    return StudyItem(first.texts, explanations, row.get("label_name"), _get_model_answer(first), picture)

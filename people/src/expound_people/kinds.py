@@ -99,9 +99,8 @@ class HighlightStudy(StudyKind):
             raise MissingError("not_of_text")
         marks = []
         for segment in range(len(task.texts)):
-            on_segment = [(number, unit) for number, unit in enumerate(units) if unit.segment == segment]
-            spans = [(unit.start, unit.end) for _, unit in on_segment]
-            is_chosen = [str(number) in chosen for number, _ in on_segment]
+            spans = [(unit.start, unit.end) for unit in units if unit.segment == segment]
+            is_chosen = [str(number) in chosen for number, unit in enumerate(units) if unit.segment == segment]
             marks += [[segment, start, end] for start, end in merge_marked_words(spans, is_chosen)]
         return {"marks": marks}
 

@@ -63,12 +63,11 @@ def create_study(request: Request, form: authentication.CheckedForm) -> Response
     check_choice("result", source, pages.results)
     limit, seed = _read_count(form, "limit", 20, MAX_EXAMPLES), _read_count(form, "seed", 0, 2**31 - 1, minimum=0)
     comparison = pages.results[source]
-    chosen = select_comparison_items(comparison, limit)
     with pages.storage.write_session() as session:
         projects.create_project(
             session,
             name,
-            chosen,
+            select_comparison_items(comparison, limit),
             authentication.get_field(form, "kind"),
             question=authentication.get_field(form, "question")[:2000],
             labels=comparison.config.get("labels", ()),
@@ -139,18 +138,15 @@ def show_results(request: Request, name: str) -> Response:
     """Show the study's results so far."""
     with get_storage(request).read_session() as session:
         project = projects.find_project(session, name)
-        findings = compute_findings(session, project, find_excluded(session, project))
-        model = fit_effects(session, project)
-        people = count_people(session, project)
         return render_page(
             request,
             "study_results",
             lang=_get_language(request),
             project=project,
             kind=KINDS[project.kind],
-            findings=findings,
-            model=model,
-            people=people,
+            findings=compute_findings(session, project, find_excluded(session, project)),
+            model=fit_effects(session, project),
+            people=count_people(session, project),
         )
 
 
@@ -193,16 +189,9 @@ def _count_answers(session: Session, project: Project) -> list[tuple[Annotator, 
 
 def _count_progress(session: Session, project: Project) -> dict[str, int]:
     """Return the numbers of examples, active annotators, and answers, and of `all` answers that are expected."""
-    examples = (
-        session.scalar(select(func.count()).select_from(Item).where(Item.project_id == project.id, Item.role == ""))
-        or 0
-    )
-    answered = session.scalar(
-        select(func.count())
-        .select_from(AnnotatorAnswer)
-        .join(Item)
-        .where(Item.project_id == project.id, Item.role == "")
-    )
+    is_studied = (Item.project_id == project.id, Item.role == "")
+    examples = session.scalars(select(func.count(Item.id)).where(*is_studied)).one()
+    answers = session.scalars(select(func.count(AnnotatorAnswer.id)).join(Item).where(*is_studied)).one()
     people = [person for person in project.annotators if person.revoked is None and person.status in ("", COMPLETE)]
     # Lists of items contain the attention checks, which do not count as answers.
     checks = sum(item.role == "check" for item in project.known)
@@ -210,7 +199,7 @@ def _count_progress(session: Session, project: Project) -> dict[str, int]:
     for person in people:
         expected += examples if person.items is None else len(person.items) - checks
     phases = len(KINDS[project.kind].phases)
-    return {"examples": examples, "people": len(people), "answers": answered or 0, "all": expected * phases}
+    return {"examples": examples, "people": len(people), "answers": answers, "all": expected * phases}
 
 
 def _get_language(request: Request) -> str:

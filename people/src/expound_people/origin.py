@@ -40,11 +40,8 @@ def format_storage_url(storage: URL) -> str:
     if not isinstance(option, str):
         option = option[0]
     host = storage.host or option
-    user = port = ""
-    if storage.username:
-        user = f"{quote(storage.username, safe='')}@"
-    if storage.port:
-        port = f":{storage.port}"
+    user = f"{quote(storage.username, safe='')}@" if storage.username else ""
+    port = f":{storage.port}" if storage.port else ""
     return f"postgresql://{user}{quote(host, safe='')}{port}/{storage.database or ''}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -58,21 +58,16 @@ def count_people(session: Session, project: Project) -> dict[str, int]:
         expected = len(project.items) * len(KINDS[project.kind].phases)
         began, finished = sum(count > 0 for count in counts), sum(0 < expected <= count for count in counts)
         return {"invited": len(counts), "began": began, "finished": finished}
-    return count_by_status(load_participations(session, project))
-
-
-def count_by_status(people: Sequence[Participation]) -> dict[str, int]:
-    """Count annotators by status, and as `flagged` the complete ones with a flag."""
-    counts = dict(Counter(entry.person.status or "under way" for entry in people))
+    people = load_participations(session, project)
+    statuses = dict(Counter(entry.person.status or "under way" for entry in people))
     flagged = sum(entry.person.status == COMPLETE and entry.quality.is_careless for entry in people)
-    return counts | {"flagged": flagged}
+    return statuses | {"flagged": flagged}
 
 
 def make_row(entry: Participation, plan: Protocol) -> dict[str, Any]:
     """Return an annotator as a row of the export: status, quality, and answers to the protocol's questions."""
     person, quality = entry
     source = person.source or {}
-    attempts = [step for step in person.steps if step.name == "comprehension"]
     return {
         "annotator": person.name,
         "status": person.status or "under way",
@@ -80,7 +75,7 @@ def make_row(entry: Participation, plan: Protocol) -> dict[str, Any]:
         **{name: source[name] for name in sorted(source)},
         "began": person.created,
         "ended": person.ended,
-        "attempts": len(attempts),
+        "attempts": sum(step.name == "comprehension" for step in person.steps),
         "median_seconds": quality.seconds,
         "checks_missed": quality.missed,
         "checks": quality.checks,
@@ -110,22 +105,18 @@ def _collect_question_answers(person: Annotator, plan: Protocol) -> dict[str, An
 def _collect_work(project: Project, person: Annotator) -> AnnotatorWork:
     last = KINDS[project.kind].phases[-1]
     seconds: dict[int, float] = {}
-    displayed, checks = [], []
+    displayed: list[Hashable] = []
+    checks = []
     for answer in person.answers:
         role = answer.item.role
         # Phases of one example add up: a fast second guess after a slow first one is not careless.
         if role == "" and answer.seconds is not None:
             seconds[answer.item_id] = seconds.get(answer.item_id, 0.0) + answer.seconds
         # Marks are never compared: marking nothing several times can be right.
-        if role == "" and answer.phase == last and project.kind != "highlight":
-            displayed.append(_get_displayed_answer(answer.content))
+        if role == "" and answer.phase == last and "ranks" in answer.content:
+            displayed.append(tuple(answer.content["ranks"][method] for method in answer.content["order"]))
+        elif role == "" and answer.phase == last and "guess" in answer.content:
+            displayed.append(answer.content["guess"])
         if role == "check" and answer.phase == last:
             checks.append(has_passed(project.kind, answer.item, answer.content))
     return AnnotatorWork(person.name, list(seconds.values()), displayed, checks)
-
-
-def _get_displayed_answer(content: Mapping[str, Any]) -> Hashable:
-    """Return an answer by positions on the page instead of methods."""
-    if "ranks" in content:
-        return tuple(content["ranks"][method] for method in content["order"])
-    return str(content["guess"])

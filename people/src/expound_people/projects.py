@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from sqlalchemy import ColumnElement, select
@@ -17,7 +17,7 @@ from expound.errors import ExpoundError, check_choice, unknown
 from expound.reports.explanations import Explanation
 from expound_people.items import StudyItem
 from expound_people.kinds import KINDS, ONLY_PHASE
-from expound_people.protocol.file import MAX_SEED, Protocol, parse_protocol
+from expound_people.protocol.file import MAX_SEED, Protocol, get_text_prefix, parse_protocol
 from expound_people.protocol.known_answers import make_known_item
 from expound_people.tables import Annotator, AnnotatorAnswer, Project, ReplacedToken, is_storable, utc_now
 from expound_people.texts import make_translator
@@ -64,7 +64,8 @@ def create_project(
     if protocol is not None:
         plan = parse_protocol(protocol)
         kind, seed = plan.kind, plan.seed
-        question = plan.question or make_translator(plan.language)(f"{plan.text_prefix}_question")
+        prefix = get_text_prefix(plan.kind, plan.main.unit)
+        question = plan.question or make_translator(plan.language)(f"{prefix}_question")
     check_new_study(session, name, kind)
     if not 0 <= seed <= MAX_SEED:
         raise ExpoundError(f"expected a seed from 0 to {MAX_SEED} for a study, got {seed}")
@@ -124,10 +125,8 @@ def _check_items(items: Sequence[StudyItem], kind: str) -> None:
         raise ExpoundError("every example of a study needs an explanation by the same methods")
     required = KINDS[kind].min_methods
     if len(methods) < required:
-        count = len(methods)
-        raise ExpoundError(
-            f"a study of the kind {kind} needs explanations by at least {required} methods, found {count}"
-        )
+        needs = f"explanations by at least {required} methods"
+        raise ExpoundError(f"a study of the kind {kind} needs {needs}, found {len(methods)}")
     if required:
         _check_explanations(items, kind)
     if KINDS[kind].has_changes and any(item.changed is None for item in items):
@@ -141,24 +140,17 @@ def _check_explanations(items: Sequence[StudyItem], kind: str) -> None:
     for item in items:
         explanations += item.explanations.values()
     if any(explanation.exchange is not None for explanation in explanations):
-        _check_generated_answers(explanations, kind)
+        # A generated answer has no list of labels to choose from, so it cannot be predicted on a form.
+        if kind != "rank":
+            raise ExpoundError("explanations of generated answers can be ranked: choose the kind rank")
+        units = ", ".join(sorted({explanation.unit for explanation in explanations}))
+        if "," in units:
+            raise ExpoundError(f"people would tell methods by their units ({units}): compare them with one --unit")
     for explanation in explanations:
         # Annotators are told what the model predicts, so an explanation of another class would mislead them.
         if explanation.prediction is not None and explanation.target.text != explanation.prediction.text:
             target = f"{explanation.target.text} where the model predicts {explanation.prediction.text}"
             raise ExpoundError(f"a study of the kind {kind} needs explanations of predictions, these explain {target}")
-
-
-def _check_generated_answers(explanations: Sequence[Explanation], kind: str) -> None:
-    """Raise ExpoundError unless the kind is rank and all explanations score units of the same size."""
-    # A generated answer has no list of labels to choose from, so it cannot be predicted on a form.
-    if kind != "rank":
-        raise ExpoundError("explanations of generated answers can be ranked: choose the kind rank")
-    units = sorted({explanation.unit for explanation in explanations})
-    if len(units) > 1:
-        raise ExpoundError(
-            f"people would tell methods by their units ({', '.join(units)}): compare them with one --unit"
-        )
 
 
 def _store_marks(session: Session, project: Project, items: Sequence[StudyItem]) -> None:
@@ -178,13 +170,8 @@ def _store_marks(session: Session, project: Project, items: Sequence[StudyItem])
 
 def _make_unique_name(person: str, taken: Collection[str]) -> str:
     """Return a name shortened to the maximum length, with a number if the shortened name is taken."""
-    name = person[:MAX_NAME_LENGTH]
-    for number in count(2):
-        if name not in taken:
-            break
-        end = f" {number}"
-        name = person[: MAX_NAME_LENGTH - len(end)] + end
-    return name
+    numbered = (f"{person[: MAX_NAME_LENGTH - len(f' {number}')]} {number}" for number in count(2))
+    return next(name for name in chain([person[:MAX_NAME_LENGTH]], numbered) if name not in taken)
 
 
 def find_project(session: Session, name: str) -> Project:
@@ -232,9 +219,7 @@ def find_annotator(session: Session, token: str) -> Annotator | None:
     if annotator is None:
         replaced = select(ReplacedToken.annotator_id).where(ReplacedToken.digest == digest, is_recently_replaced())
         annotator = session.scalar(select(Annotator).where(Annotator.id.in_(replaced)))
-    if annotator is not None and annotator.revoked is None:
-        return annotator
-    return None
+    return None if annotator is None or annotator.revoked is not None else annotator
 
 
 def is_recently_replaced() -> ColumnElement[bool]:

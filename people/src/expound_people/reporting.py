@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from io import BytesIO
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from sqlalchemy.orm import Session
@@ -17,7 +16,7 @@ from expound_people.kinds import AFTER, KINDS
 from expound_people.participation import count_people, find_excluded, load_participations
 from expound_people.protocol.file import ChangePart, Protocol, digest_protocol, get_main_part, parse_protocol
 from expound_people.results import Findings, compute_findings, load_answers
-from expound_people.tables import AnnotatorAnswer, Project
+from expound_people.tables import Project
 
 TASK_TEXTS = {
     "rank": "ranked {screen} unnamed explanations of each example, ties allowed",
@@ -26,15 +25,7 @@ TASK_TEXTS = {
     "counterfactual": "were told the model's answer and predicted its answer to a changed version, before and after "
     "seeing an explanation of the original",
 }
-
-
-class Interval(NamedTuple):
-    """A method's estimate with its 95 % interval, one row of the figure."""
-
-    method: str
-    estimate: float
-    low: float
-    high: float
+SHOWN_TEXTS = {"positive": "their positive scores", "absolute": "their scores' size", "signed": "scores of both signs"}
 
 
 def fit_effects(session: Session, project: Project) -> MixedModel | None:
@@ -43,7 +34,12 @@ def fit_effects(session: Session, project: Project) -> MixedModel | None:
         return None
     observations: list[Observation] = []
     for answer in load_answers(session, project, find_excluded(session, project)):
-        observations += _collect_observations(project, answer)
+        person, item, content = answer.annotator.name, answer.item.number, answer.content
+        if project.kind == "rank":
+            observations += [Observation(person, item, method, rank) for method, rank in content["ranks"].items()]
+        elif answer.phase == AFTER:
+            is_right = content["guess"] == answer.item.model_answer
+            observations.append(Observation(person, item, content["method"], is_right))
     try:
         return fit_mixed_model(observations)
     except ExpoundError:
@@ -54,21 +50,15 @@ def to_results_json(session: Session, project: Project) -> bytes:
     """Return all results as JSON with the protocol's digest; numbers that are undefined are null."""
     findings = compute_findings(session, project, find_excluded(session, project))
     model = fit_effects(session, project)
-    mixed_model = None
-    if model is not None:
-        mixed_model = model._asdict() | {"effects": [effect._asdict() for effect in model.effects]}
+    mixed_model = model and model._asdict() | {"effects": [effect._asdict() for effect in model.effects]}
+    numbers = ("answers", "alpha", "w_examples", "n_examples", "w_people", "f1")
     content = {
         "study": project.name,
         "kind": project.kind,
         "protocol_sha256": None if project.protocol is None else digest_protocol(project.protocol),
         "origin": project.origin,
         "people": count_people(session, project),
-        "answers": findings.answers,
-        "alpha": findings.alpha,
-        "w_examples": findings.w_examples,
-        "n_examples": findings.n_examples,
-        "w_people": findings.w_people,
-        "f1": findings.f1,
+        **{name: getattr(findings, name) for name in numbers},
         "trueskill": [row._asdict() for row in findings.ratings],
         "bradley_terry": [row._asdict() for row in findings.strengths],
         "simulation": [row._asdict() | {"normalized_gain": row.normalized_gain} for row in findings.gains],
@@ -99,11 +89,11 @@ def to_figure(session: Session, project: Project) -> bytes:
     axes = figure.subplots()
     # The vertical axis points upwards, so rows are reversed to put the best method on top.
     rows = rows[::-1]
-    for place, row in enumerate(rows):
-        axes.plot([row.low, row.high], [place, place], color="#0072b2", linewidth=2)
-        axes.plot(row.estimate, place, "o", color="#0072b2")
+    for place, (_, estimate, low, high) in enumerate(rows):
+        axes.plot([low, high], [place, place], color="#0072b2", linewidth=2)
+        axes.plot(estimate, place, "o", color="#0072b2")
     # A $ in a name would begin matplotlib's math mode.
-    axes.set_yticks(range(len(rows)), [row.method.replace("$", r"\$") for row in rows])
+    axes.set_yticks(range(len(rows)), [method.replace("$", r"\$") for method, *_ in rows])
     axes.set_xlabel(label)
     axes.spines[["top", "right"]].set_visible(False)
     buffer = BytesIO()
@@ -112,25 +102,16 @@ def to_figure(session: Session, project: Project) -> bytes:
     return buffer.getvalue()
 
 
-def _collect_intervals(findings: Findings) -> tuple[str, list[Interval]]:
+def _collect_intervals(findings: Findings) -> tuple[str, list[tuple[str, float, float, float]]]:
+    """Return the label of the axis, and each method with its estimate and the ends of its interval."""
     if findings.strengths:
-        rows = [Interval(row.method, row.strength, row.low, row.high) for row in findings.strengths]
+        rows = [(row.method, row.strength, row.low, row.high) for row in findings.strengths]
         return "log strength (Bradley–Terry), 95 % interval", rows
     if findings.gains:
-        rows = [Interval(row.method, row.gain, row.low, row.high) for row in findings.gains]
+        rows = [(row.method, row.gain, row.low, row.high) for row in findings.gains]
         return "gain in right guesses, 95 % interval", rows
     # Plausibility has no interval: a point is drawn.
-    points = [Interval(row.method, row.auc, row.auc, row.auc) for row in findings.plausibility]
-    return "AUC against people's marks", points
-
-
-def _collect_observations(project: Project, answer: AnnotatorAnswer) -> list[Observation]:
-    person, item, content = answer.annotator.name, answer.item.number, answer.content
-    if project.kind == "rank":
-        return [Observation(person, item, method, float(rank)) for method, rank in content["ranks"].items()]
-    if answer.phase == AFTER:
-        return [Observation(person, item, content["method"], float(content["guess"] == answer.item.model_answer))]
-    return []
+    return "AUC against people's marks", [(row.method, row.auc, row.auc, row.auc) for row in findings.plausibility]
 
 
 def _describe_people(session: Session, project: Project, plan: Protocol | None) -> list[str]:
@@ -143,11 +124,8 @@ def _describe_people(session: Session, project: Project, plan: Protocol | None) 
     statuses = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()) if name != "flagged")
     platforms = {"prolific": "on Prolific", "mturk": "on Amazon Mechanical Turk", "open": "by an open link"}
     included = sum(entry.is_included for entry in load_participations(session, project))
-    screening = comprehension = ""
-    if plan.screening:
-        screening = "screening, "
-    if plan.comprehension:
-        comprehension = "a comprehension check, "
+    screening = "screening, " if plan.screening else ""
+    comprehension = "a comprehension check, " if plan.comprehension else ""
     return [
         f"People were recruited {platforms[plan.recruiting.platform]} ({statuses}).",
         f"Of those who completed the study, {counts['flagged']} were left out as careless (checks missed, answers that "
@@ -165,16 +143,9 @@ def _describe_task(project: Project, plan: Protocol | None) -> list[str]:
     task = TASK_TEXTS[project.kind].format(screen=screen, unit=main.unit)
     text = f"People {task}; each was given {count} of {len(project.items)} examples, in random order."
     if methods:
-        scores = {
-            "positive": "their positive scores",
-            "absolute": "their scores' size",
-            "signed": "scores of both signs",
-        }
-        blocks = ""
-        if screen < len(methods) and project.kind == "rank":
-            blocks = " in balanced incomplete blocks"
+        blocks = " in balanced incomplete blocks" if screen < len(methods) and project.kind == "rank" else ""
         text += f" Explanations were made by {', '.join(methods)}{blocks}."
-        text += f" All showed {scores.get(main.show, 'scores of both signs')} in the same colors."
+        text += f" All showed {SHOWN_TEXTS[main.show]} in the same colors."
     return [text, *_describe_changes(project, plan)]
 
 

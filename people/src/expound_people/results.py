@@ -6,19 +6,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from expound.data.readers.marked import MarkedExample
 from expound_people.analysis.agreement import krippendorff_alpha
 from expound_people.analysis.bradley_terry import Strength, estimate_strengths
-from expound_people.analysis.plausibility import (
-    Plausibility,
-    evaluate_plausibility,
-    find_units,
-    mean_pairwise_f1,
-)
-from expound_people.analysis.ranking import Ballot, Rating, kendall_w, mean_kendall_w, rate_methods
+from expound_people.analysis.plausibility import Plausibility, evaluate_plausibility, find_units, mean_pairwise_f1
+from expound_people.analysis.ranking import Rating, kendall_w, mean_kendall_w, rate_methods
 from expound_people.analysis.simulation import Guess, SimulationGain, compute_gains
 from expound_people.items import restore_explanation
 from expound_people.kinds import AFTER, BEFORE, KINDS
@@ -78,8 +74,9 @@ def compute_findings(session: Session, project: Project, excluded: Collection[in
     unit = get_main_part(project.protocol).unit
     ratings: list[list[bool]] = []
     for example in examples:
-        if example.marks:
-            ratings += _transpose_marks(example, unit)
+        masks = [find_units(example, marks, unit) for marks in example.marks.values()]
+        # One row per word or sentence: whether each annotator marked it.
+        ratings += np.stack(masks, axis=1).tolist() if masks else []
     return Findings(
         len(answers),
         plausibility=evaluate_plausibility(examples, explanations),
@@ -134,25 +131,24 @@ def _compute_rankings(answers: Sequence[AnnotatorAnswer]) -> Findings:
         return Findings(0)
     by_example = [(answer.item.number, answer.content["ranks"]) for answer in answers]
     ballots = [ballot for _, ballot in by_example]
+    rows = []
+    for answer in answers:
+        for method, rank in answer.content["ranks"].items():
+            rows.append((answer.annotator_id, answer.item.number, method, rank))
+    table = pd.DataFrame(rows, columns=["person", "example", "method", "rank"])
+    # One ranking of the methods per annotator, by the annotator's mean ranks.
+    by_person = table.groupby(["person", "method"])["rank"].mean().unstack().rank(axis=1, method="dense")
     w_examples, n_examples = mean_kendall_w(by_example)
     return Findings(
         len(answers),
         rate_methods(ballots),
         w_examples,
         n_examples,
-        kendall_w(_rank_by_person(answers)),
-        alpha=_compute_rank_alpha(by_example),
+        kendall_w([{str(method): rank for method, rank in row.dropna().items()} for _, row in by_person.iterrows()]),
+        # A unit is a method's explanation of an example, which each annotator rates by a rank.
+        alpha=krippendorff_alpha(table.groupby(["example", "method"], sort=False)["rank"].agg(list), "ordinal"),
         strengths=estimate_strengths(ballots, [answer.annotator_id for answer in answers]),
     )
-
-
-def _compute_rank_alpha(ballots: Sequence[tuple[int, Ballot]]) -> float:
-    # A unit is a method's explanation of an example, which each annotator rates by a rank.
-    units: dict[tuple[int, str], list[int]] = {}
-    for example, ballot in ballots:
-        for method, rank in ballot.items():
-            units.setdefault((example, method), []).append(rank)
-    return krippendorff_alpha(units.values(), "ordinal")
 
 
 def _compute_guess_alpha(answers: Sequence[AnnotatorAnswer]) -> float:
@@ -161,24 +157,3 @@ def _compute_guess_alpha(answers: Sequence[AnnotatorAnswer]) -> float:
         if answer.phase == AFTER:
             units.setdefault(answer.item_id, []).append(answer.content["guess"])
     return krippendorff_alpha(units.values())
-
-
-def _transpose_marks(example: MarkedExample, unit: str) -> list[list[bool]]:
-    """Return for each word or sentence whether each annotator marked it."""
-    rows = [find_units(example, marks, unit).tolist() for marks in example.marks.values()]
-    return [list(column) for column in zip(*rows, strict=True)]
-
-
-def _rank_by_person(answers: Sequence[AnnotatorAnswer]) -> list[Ballot]:
-    """Return one ranking of the methods per annotator, by the annotator's mean ranks."""
-    ranks: dict[int, dict[str, list[int]]] = {}
-    for answer in answers:
-        by_method = ranks.setdefault(answer.annotator_id, {})
-        for method, rank in answer.content["ranks"].items():
-            by_method.setdefault(method, []).append(rank)
-    ballots: list[Ballot] = []
-    for by_method in ranks.values():
-        means = {method: float(np.mean(values)) for method, values in by_method.items()}
-        order = sorted(set(means.values()))
-        ballots.append({method: 1 + order.index(mean) for method, mean in means.items()})
-    return ballots

@@ -12,6 +12,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, NoSuchModuleError, OperationalError
@@ -20,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from expound.errors import ExpoundError
 from expound.serve.settings import BusyError
+from expound_people.tables import Base
 
 logger = logging.getLogger(__name__)
 
@@ -45,30 +47,20 @@ class Storage:
     """
 
     def __init__(self, url: str = DEFAULT_URL) -> None:
-        self.engine = _make_engine(url)
-        # In SQLite a transaction that reads first and writes later fails, without waiting, if another one wrote in
-        # between. Taking the write lock at the beginning avoids that.
-        self._write = self.engine.execution_options(begin="BEGIN IMMEDIATE")
+        opening = _make_engine(url, OPEN_TIMEOUT)
         try:
-            with self._open_connection() as connection:
+            with opening.execution_options(begin="BEGIN IMMEDIATE").begin() as connection:
                 upgrade(connection)
         # ValueError: a path with NUL or half of a surrogate pair.
         except (DatabaseError, CommandError, ValueError) as error:
             reason = str(getattr(error, "orig", error)).splitlines()[0]
-            raise ExpoundError(f"{mask_address(self.engine.url)} cannot be used as storage: {reason}") from error
-
-    @contextmanager
-    def _open_connection(self) -> Iterator[Connection]:
-        """Open a connection for migrations, with a longer lock timeout."""
-        with self._write.connect() as connection:
-            if connection.dialect.name == "sqlite":
-                connection.connection.execute(f"PRAGMA busy_timeout={1000 * OPEN_TIMEOUT}")
-            try:
-                with connection.begin():
-                    yield connection
-            finally:
-                if connection.dialect.name == "sqlite":
-                    connection.connection.execute(f"PRAGMA busy_timeout={1000 * ANSWER_TIMEOUT}")
+            raise ExpoundError(f"{mask_address(opening.url)} cannot be used as storage: {reason}") from error
+        finally:
+            opening.dispose()
+        self.engine = _make_engine(url, ANSWER_TIMEOUT)
+        # In SQLite a transaction that reads first and writes later fails, without waiting, if another one wrote in
+        # between. Taking the write lock at the beginning avoids that.
+        self._write = self.engine.execution_options(begin="BEGIN IMMEDIATE")
 
     @contextmanager
     def read_session(self) -> Iterator[Session]:
@@ -111,7 +103,7 @@ def _report_busy() -> Iterator[None]:
 
 
 def upgrade(connection: Connection) -> None:
-    """Upgrade the schema to the latest revision, inside the connection's transaction."""
+    """Create the tables, or upgrade them to the latest revision, inside the connection's transaction."""
     if connection.dialect.name == "postgresql":
         # Several servers may start at once. The lock is released at the end of the transaction, even after a crash.
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
@@ -119,17 +111,23 @@ def upgrade(connection: Connection) -> None:
     # Alembic interpolates options as ConfigParser does, so a % in a path has to be doubled.
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    if MigrationContext.configure(connection).get_current_heads():
+        command.upgrade(config, "head")
+    else:
+        # The tables are already those of the latest revision. Tables of others that have these names are an error.
+        Base.metadata.create_all(connection, checkfirst=False)
+        command.stamp(config, "head")
 
 
-def _make_engine(url: str) -> Engine:
+def _make_engine(url: str, lock_timeout: float) -> Engine:
+    """Return the engine of a storage; in SQLite, a writer waits `lock_timeout` seconds for another one."""
     try:
         address = make_url(url)
         if address.drivername in ("postgresql", "postgres"):
             # SQLAlchemy's default is psycopg2; the extra `postgres` installs psycopg 3.
             address = address.set(drivername="postgresql+psycopg")
         if address.get_backend_name() == "sqlite":
-            return _make_sqlite_engine(address)
+            return _make_sqlite_engine(address, lock_timeout)
         # pool_pre_ping: a restarted database server would otherwise fail the next request of every pooled connection.
         return create_engine(
             address, pool_size=POOL_SIZE, max_overflow=POOL_SIZE, pool_timeout=OPEN_TIMEOUT, pool_pre_ping=True
@@ -144,7 +142,7 @@ def _make_engine(url: str) -> Engine:
         raise ExpoundError(f"the storage needs the package {error.name}{hint}") from error
 
 
-def _make_sqlite_engine(address: Any) -> Engine:
+def _make_sqlite_engine(address: Any, lock_timeout: float) -> Engine:
     if address.database in (None, "", ":memory:"):
         raise ExpoundError("expected a file for SQLite, as sqlite:///studies.db: answers in memory would be lost")
     try:
@@ -158,7 +156,7 @@ def _make_sqlite_engine(address: Any) -> Engine:
         # Python's driver begins transactions by itself, and only before a write. With None, `_begin` below does so.
         connection.isolation_level = None
         # synchronous=FULL syncs every commit: a saved answer survives a power failure. Foreign keys are off by default.
-        for setting in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * ANSWER_TIMEOUT}"):
+        for setting in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * lock_timeout}"):
             connection.execute(f"PRAGMA {setting}")
         _enable_write_ahead_log(connection)
 

@@ -5,19 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    DateTime,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import JSON, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 # Alembic can drop a constraint only by its name, so every constraint gets one.
@@ -58,9 +46,9 @@ class Project(Base):
     name: Mapped[str] = mapped_column(String(80), unique=True)
     kind: Mapped[str] = mapped_column(String(20))
     question: Mapped[str] = mapped_column(Text)
-    seed: Mapped[int] = mapped_column(Integer, default=0)
+    seed: Mapped[int] = mapped_column(default=0)
     labels: Mapped[list[str]] = mapped_column(JSON, default=list)
-    created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
+    created: Mapped[datetime] = mapped_column(default=utc_now)
     protocol: Mapped[str | None] = mapped_column(Text)
     origin: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     items: Mapped[list[Item]] = relationship(
@@ -91,9 +79,9 @@ class Item(Base):
     __table_args__ = (UniqueConstraint("project_id", "number"),)
     id: Mapped[int] = mapped_column(primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("project.id"), index=True)
-    number: Mapped[int] = mapped_column(Integer)
+    number: Mapped[int]
     content: Mapped[dict[str, Any]] = mapped_column(JSON)
-    picture: Mapped[bytes | None] = mapped_column(LargeBinary)
+    picture: Mapped[bytes | None]
     role: Mapped[str] = mapped_column(String(20), default="", server_default="")
     project: Mapped[Project] = relationship(back_populates="items")
     explanations: Mapped[list[StoredExplanation]] = relationship(order_by="StoredExplanation.id")
@@ -131,15 +119,15 @@ class Annotator(Base):
     name: Mapped[str] = mapped_column(String(80))
     # Only a digest is stored: who reads the database, or a backup of it, cannot sign in as an annotator.
     token_digest: Mapped[str | None] = mapped_column(String(64), unique=True)
-    created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
-    joined: Mapped[datetime | None] = mapped_column(DateTime)
-    revoked: Mapped[datetime | None] = mapped_column(DateTime)
+    created: Mapped[datetime] = mapped_column(default=utc_now)
+    joined: Mapped[datetime | None]
+    revoked: Mapped[datetime | None]
     person: Mapped[str | None] = mapped_column(String(200))
     source: Mapped[dict[str, str] | None] = mapped_column(JSON)
-    slot: Mapped[int | None] = mapped_column(Integer)
+    slot: Mapped[int | None]
     items: Mapped[list[int] | None] = mapped_column(JSON)
     status: Mapped[str] = mapped_column(String(20), default="", server_default="")
-    ended: Mapped[datetime | None] = mapped_column(DateTime)
+    ended: Mapped[datetime | None]
     project: Mapped[Project] = relationship(back_populates="annotators")
     answers: Mapped[list[AnnotatorAnswer]] = relationship(back_populates="annotator", order_by="AnnotatorAnswer.id")
     steps: Mapped[list[AnnotatorStep]] = relationship(order_by="AnnotatorStep.id")
@@ -151,7 +139,7 @@ class ReplacedToken(Base):
     __tablename__ = "replaced_token"
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     annotator_id: Mapped[int] = mapped_column(ForeignKey("annotator.id"), index=True)
-    replaced: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
+    replaced: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class AnnotatorStep(Base):
@@ -163,10 +151,10 @@ class AnnotatorStep(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     annotator_id: Mapped[int] = mapped_column(ForeignKey("annotator.id"), index=True)
     name: Mapped[str] = mapped_column(String(40))
-    attempt: Mapped[int] = mapped_column(Integer, default=1)
+    attempt: Mapped[int] = mapped_column(default=1)
     content: Mapped[dict[str, Any]] = mapped_column(JSON)
-    seconds: Mapped[float | None] = mapped_column(Float)
-    created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
+    seconds: Mapped[float | None]
+    created: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class AnnotatorAnswer(Base):
@@ -179,9 +167,9 @@ class AnnotatorAnswer(Base):
     item_id: Mapped[int] = mapped_column(ForeignKey("item.id"), index=True)
     phase: Mapped[str] = mapped_column(String(20))
     content: Mapped[dict[str, Any]] = mapped_column(JSON)
-    seconds: Mapped[float | None] = mapped_column(Float)
-    revision: Mapped[int] = mapped_column(Integer, default=1)
-    created: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
-    updated: Mapped[datetime] = mapped_column(DateTime, default=utc_now)
+    seconds: Mapped[float | None]
+    revision: Mapped[int] = mapped_column(default=1)
+    created: Mapped[datetime] = mapped_column(default=utc_now)
+    updated: Mapped[datetime] = mapped_column(default=utc_now)
     annotator: Mapped[Annotator] = relationship(back_populates="answers")
     item: Mapped[Item] = relationship()

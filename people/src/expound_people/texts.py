@@ -72,14 +72,11 @@ class MissingError(ExpoundError):
 def translate_error(error: object, language: str) -> str:
     """Return the message of an error in a language; other errors than MissingError have an English message only."""
     if isinstance(error, MissingError):
-        values = {name: _translate_value(value, language) for name, value in error.values.items()}
+        values = dict(error.values)
+        for name, value in values.items():
+            if isinstance(value, MissingError):
+                values[name] = translate_error(value, language)
         return str(make_translator(language)(error.key, **values))
     if language == "en":
         return str(error)
     return str(make_translator(language)("missing"))
-
-
-def _translate_value(value: object, language: str) -> object:
-    if not isinstance(value, MissingError):
-        return value
-    return translate_error(value, language)

@@ -27,15 +27,10 @@ async def run_write(function: Callable[[], T]) -> T:
     if limiter is None:
         limiter = CapacityLimiter(MAX_WRITERS)
         _limiter.set(limiter)
-    # The wait happens in the event loop. On a thread, waiting writers could take all threads that serve pages.
-    borrower = object()
+    # The wait happens in the event loop. On a thread, waiting writers could take all threads that serve pages. Only the
+    # wait can time out: a function that runs is not cancelled.
     try:
         with fail_after(WRITE_TIMEOUT):
-            await limiter.acquire_on_behalf_of(borrower)
+            return await to_thread.run_sync(function, limiter=limiter)
     except TimeoutError:
         raise BusyError("the answers of others are being saved") from None
-    try:
-        # A limiter of its own: the default one, of 40 threads, is shared with the handlers of pages.
-        return await to_thread.run_sync(function, limiter=CapacityLimiter(1))
-    finally:
-        limiter.release_on_behalf_of(borrower)

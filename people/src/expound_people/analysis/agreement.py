@@ -14,11 +14,7 @@ from expound.errors import check_choice
 Array = NDArray[np.float64]
 
 
-def _nominal_differences(values: Array, counts: Array) -> Array:
-    return 1.0 - np.eye(len(counts))
-
-
-def _ordinal_differences(values: Array, counts: Array) -> Array:
+def _compute_ordinal_differences(counts: Array) -> Array:
     # Krippendorff's ordinal metric counts the ratings between two values, and half of the ratings at both ends. That
     # is the difference of the midpoints of the cumulative counts.
     midpoints = np.cumsum(counts) - counts / 2
@@ -26,11 +22,11 @@ def _ordinal_differences(values: Array, counts: Array) -> Array:
     return squared
 
 
-LEVELS: dict[str, Callable[[Array, Array], Array]] = {
-    "nominal": _nominal_differences,
-    "ordinal": _ordinal_differences,
+LEVELS: dict[str, Callable[[Array], Array]] = {
+    "nominal": lambda counts: 1.0 - np.eye(len(counts)),
+    "ordinal": _compute_ordinal_differences,
 }
-"""Functions from V values and their counts [V] to squared differences [V, V], by level of measurement."""
+"""Functions from the counts [V] of sorted values to squared differences [V, V], by level of measurement."""
 
 
 def krippendorff_alpha(units: Iterable[Collection[Hashable]], level: str = "nominal") -> float:
@@ -57,8 +53,7 @@ def krippendorff_alpha(units: Iterable[Collection[Hashable]], level: str = "nomi
         # diagonal is subtracted because a rating is not paired with itself.
         coincidences += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
     totals = coincidences.sum(1)
-    numbers = totals if level == "nominal" else np.array(values, dtype=np.float64)
-    differences = LEVELS[level](numbers, totals)
+    differences = LEVELS[level](totals)
     expected = float((np.outer(totals, totals) * differences).sum())
     # The factor n - 1 comes from drawing two ratings without replacement.
     return 1 - (float(totals.sum()) - 1) * float((coincidences * differences).sum()) / expected

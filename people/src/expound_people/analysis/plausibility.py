@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from expound.data.alignment import Word
 from expound.data.readers.marked import MarkedExample, aggregate_marks, find_marked_units, split_units
 from expound.reports.explanations import Explanation
 
@@ -53,13 +54,14 @@ def evaluate_plausibility(
     """
     scores: dict[str, list[tuple[float, float]]] = {}
     for example, by_method in zip(examples, explanations, strict=True):
-        spans = aggregate_marks(example)
-        if spans is None:
-            continue
+        marks = []
+        for segment, spans in enumerate(aggregate_marks(example) or ()):
+            marks += [(segment, start, end) for start, end in spans]
         for method, item in by_method.items():
             if item.exchange is not None:
                 continue
-            evidence = _find_evidence_words(item, spans)
+            # Methods split words by their own tokenizer, so a word counts if it overlaps a mark.
+            evidence = np.array(find_marked_units([Word(*unit) for unit in item.units], marks), dtype=bool)
             # AUC and average precision are undefined if all words, or none, are evidence.
             if evidence.any() and not evidence.all():
                 word_scores = np.nan_to_num(item.scores[0])
@@ -70,12 +72,3 @@ def evaluate_plausibility(
         auc, precision = (fmean(column) for column in zip(*pairs, strict=True))
         rows.append(Plausibility(method, auc, precision, len(pairs)))
     return sorted(rows, key=lambda row: -row.auc)
-
-
-def _find_evidence_words(item: Explanation, spans: Sequence[Sequence[Sequence[int]]]) -> NDArray[np.bool_]:
-    """Return a mask over the words of an explanation; `spans` are the marked characters of each text."""
-    mask = []
-    for _, segment, start, end in item.units:
-        # Methods split words by their own tokenizer, so a word counts if it overlaps a mark, not if it equals one.
-        mask.append(segment < len(spans) and any(start < last and first < end for first, last in spans[segment]))
-    return np.array(mask)

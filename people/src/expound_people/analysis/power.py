@@ -21,16 +21,10 @@ FloatArray = NDArray[np.float64]
 class StudyDesign:
     """A planned study.
 
-    Attributes:
-        effect: for rankings, how often the better of two neighboring methods is ranked first (0.5: no effect); for
-            simulation, by how much an explanation raises the share of correct guesses.
-        kind: rank or simulate.
-        methods: number of methods.
-        items: examples per annotator.
-        screen: explanations on one screen.
-        baseline: share of correct guesses without an explanation.
-        person: standard deviation between annotators, in log odds.
-        item: standard deviation between examples, in log odds.
+    `effect`: for rankings, how often the better of two neighboring methods is ranked first (0.5: no effect); for
+    simulation, by how much an explanation raises the share of correct guesses. `items`: examples per annotator;
+    `screen`: explanations on one screen; `baseline`: share of correct guesses without an explanation; `person`, `item`:
+    standard deviations between annotators and between examples, in log odds.
     """
 
     effect: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -53,19 +54,18 @@ def assess_quality(people: Sequence[AnnotatorWork], *, fastest: float | None = N
         missed: how many attention checks an annotator may miss.
     """
     times = {work.person: median(work.seconds) for work in people if work.seconds}
-    minimum = 0.0
+    # The time of a single annotator can only be compared with itself.
+    minimum = TOO_FAST_SHARE * median(times.values()) if len(times) > 1 else 0.0
     if fastest is not None:
         minimum = fastest
-    # The time of a single annotator can only be compared with itself.
-    elif len(times) > 1:
-        minimum = TOO_FAST_SHARE * median(times.values())
-    return [_assess_one(work, times.get(work.person), minimum, missed) for work in people]
+    return [_assess_one(work, times.get(work.person, math.nan), minimum, missed) for work in people]
 
 
-def _assess_one(work: AnnotatorWork, seconds: float | None, minimum: float, allowed: int) -> Quality:
+def _assess_one(work: AnnotatorWork, seconds: float, minimum: float, allowed: int) -> Quality:
     missed = sum(not passed for passed in work.checks)
     flags = []
-    if seconds is not None and seconds < minimum:
+    # False for NaN, an unknown time.
+    if seconds < minimum:
         flags.append(TOO_FAST)
     if missed > allowed:
         flags.append(CHECKS_MISSED)
@@ -73,6 +73,4 @@ def _assess_one(work: AnnotatorWork, seconds: float | None, minimum: float, allo
     # same method is not, as methods are shown in random order.
     if len(work.displayed) >= MIN_ANSWERS and len(set(work.displayed)) == 1:
         flags.append(ALL_ALIKE)
-    if seconds is None:
-        seconds = float("nan")
     return Quality(work.person, seconds, missed, len(work.checks), tuple(flags))

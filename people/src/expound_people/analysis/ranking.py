@@ -39,9 +39,7 @@ class Rating(NamedTuple):
     @property
     def rank(self) -> str:
         """Return the range of ranks as the paper's table prints it: 2, or 3-4."""
-        if self.best == self.worst:
-            return str(self.best)
-        return f"{self.best}-{self.worst}"
+        return str(self.best) if self.best == self.worst else f"{self.best}-{self.worst}"
 
 
 def rate_methods(ballots: Sequence[Ballot]) -> list[Rating]:

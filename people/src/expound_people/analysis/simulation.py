@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from expound.metrics.simulatability import simulatability_gain
 from expound.reports.tables.leaderboard import bootstrap_intervals, draw_resamples
@@ -41,19 +42,13 @@ class SimulationGain(NamedTuple):
 
 def compute_gains(guesses: Sequence[Guess], seed: int = 0) -> list[SimulationGain]:
     """Compute each method's simulation gain, highest first."""
+    table = pd.DataFrame(guesses, columns=list(Guess._fields)).astype({"before": float, "after": float})
     rows = []
-    for method in dict.fromkeys(guess.method for guess in guesses):
-        differences: dict[int, list[int]] = {}
-        before, after = [], []
-        for guess in guesses:
-            if guess.method == method:
-                differences.setdefault(guess.example, []).append(guess.after - guess.before)
-                before.append(guess.before)
-                after.append(guess.after)
+    for method, group in table.groupby("method", sort=False):
         # Examples are resampled, not guesses: guesses of several annotators on the same example are dependent.
-        gains = np.array([np.mean(differences[example]) for example in sorted(differences)], dtype=np.float64)
+        gains = (group["after"] - group["before"]).groupby(group["example"]).mean().to_numpy()
         low, high = bootstrap_intervals(gains[None, None], draw_resamples(len(gains), RESAMPLES, seed))
-        shares = float(np.mean(before)), float(np.mean(after))
+        shares = float(group["before"].mean()), float(group["after"].mean())
         bounds = float(low[0, 0]), float(high[0, 0])
-        rows.append(SimulationGain(method, len(before), *shares, float(np.mean(gains)), *bounds))
+        rows.append(SimulationGain(str(method), len(group), *shares, float(np.mean(gains)), *bounds))
     return sorted(rows, key=lambda row: -row.gain)

@@ -68,22 +68,16 @@ def _print_links(storage: Storage, address: str) -> None:
     """Print the link and the digest of each study with a protocol."""
     from sqlalchemy import select
 
+    from expound_people.protocol.admission import PARAMETERS
     from expound_people.protocol.file import digest_protocol, parse_protocol
     from expound_people.tables import Project
 
     with storage.read_session() as session:
         for project in session.scalars(select(Project)):
             if project.protocol:
-                parameters = _format_parameters(parse_protocol(project.protocol).recruiting.platform)
-                say(f"{project.name}: people take part at {address}/take/{quote(project.name)}{parameters}")
+                # The query string that a recruiting platform must append to the study's address.
+                platform = parse_protocol(project.protocol).recruiting.platform
+                query = "&".join(f"{name}={PLACES[platform].format(name=name)}" for name in PARAMETERS[platform])
+                link = f"{address}/take/{quote(project.name)}" + (f"?{query}" if query else "")
+                say(f"{project.name}: people take part at {link}")
                 say(f"{project.name}: SHA-256 of the protocol: {digest_protocol(project.protocol)}")
-
-
-def _format_parameters(platform: str) -> str:
-    """Return the query string that a recruiting platform must append to a study's address."""
-    from expound_people.protocol.admission import PARAMETERS
-
-    names = PARAMETERS[platform]
-    if not names:
-        return ""
-    return "?" + "&".join(f"{name}={PLACES[platform].format(name=name)}" for name in names)

@@ -146,13 +146,9 @@ def has_quota_left(session: Session, project: Project, protocol: Protocol, answe
 
 def _find_active(project: Project, protocol: Protocol) -> list[Annotator]:
     """Return the annotators who are complete or can still complete the study."""
-    active = []
-    for annotator in project.annotators:
-        # Only admitted annotators have a slot; invited ones do not count.
-        is_admitted = annotator.slot is not None and annotator.status in ("", COMPLETE)
-        if is_admitted and not is_late(annotator, protocol):
-            active.append(annotator)
-    return active
+    # Only admitted annotators have a slot; invited ones do not count.
+    admitted = [person for person in project.annotators if person.slot is not None and person.status in ("", COMPLETE)]
+    return [person for person in admitted if not is_late(person, protocol)]
 
 
 def _assign_items(project: Project, protocol: Protocol, active: Sequence[Annotator], slot: int) -> list[int]:
@@ -168,13 +164,9 @@ def _assign_items(project: Project, protocol: Protocol, active: Sequence[Annotat
     chosen = shuffled[: protocol.main.items or len(main)]
     order = [chosen[place] for place in generator.permutation(len(chosen))]
     checks = [item.id for item in project.known if item.role == "check"]
-    # Each check that was inserted shifts the places after it by one.
-    for number, place in enumerate(_spread_checks(len(checks), len(order), generator)):
-        order.insert(place + number, checks[number])
+    # The places are divided into one equal stretch per check, which gets a random place in it.
+    edges = [number * len(order) // max(1, len(checks)) for number in range(len(checks) + 1)]
+    for number, (low, high) in enumerate(pairwise(edges)):
+        # Each check that was inserted shifts the places after it by one.
+        order.insert(int(generator.integers(low, max(low + 1, high))) + number, checks[number])
     return order
-
-
-def _spread_checks(checks: int, places: int, generator: np.random.Generator) -> list[int]:
-    """Divide the places into one equal stretch per check, and draw a random place in each."""
-    edges = [number * places // max(1, checks) for number in range(checks + 1)]
-    return [int(generator.integers(low, max(low + 1, high))) for low, high in pairwise(edges)]

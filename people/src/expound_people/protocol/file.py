@@ -264,11 +264,6 @@ class Protocol(Part):
             raise ValueError("counterfactual: known examples need a text, 'changed' and 'changed_prediction'")
         return self
 
-    @property
-    def text_prefix(self) -> str:
-        """Return the prefix of the default texts' keys in the catalog."""
-        return get_text_prefix(self.kind, self.main.unit)
-
 
 def get_text_prefix(kind: str, unit: str) -> str:
     """Return the prefix of the keys of a kind's question and instructions in the catalog."""
@@ -282,8 +277,6 @@ def get_main_part(text: str | None) -> MainPart:
 
 def read_protocol(path: Path) -> tuple[Protocol, str]:
     """Read a protocol file; return the protocol and the text. Raises ExpoundError with file and line."""
-    if path.is_file() and path.stat().st_size > BYTES:
-        raise ExpoundError(f"{path} has more than {BYTES >> 10} KiB: no protocol is that long")
     text = read_text(path)
     return parse_protocol(text, path), text
 
@@ -294,16 +287,16 @@ def parse_protocol(text: str, path: Path = Path("protocol")) -> Protocol:
     """Parse the text of a protocol. Raises ExpoundError with file and line."""
     if len(text.encode("utf-8", "surrogatepass")) > BYTES:
         raise ExpoundError(f"{path} has more than {BYTES >> 10} KiB: no protocol is that long")
-    document: YamlDocument = parse_yaml(text, path)
+    document = parse_yaml(text, path)
     if not isinstance(document.value, dict):
-        raise ExpoundError(f"{document.lines[()]}: expected keys and values, got {type(document.value).__name__}")
+        raise ExpoundError(f"{document.line_of(())}: expected keys and values, got {type(document.value).__name__}")
     try:
         return Protocol.model_validate(document.value)
     except ValidationError as error:
-        raise ExpoundError(format_first_problem(error, document)) from error
+        raise ExpoundError(_format_first_problem(error, document)) from error
 
 
-def format_first_problem(error: ValidationError, document: YamlDocument) -> str:
+def _format_first_problem(error: ValidationError, document: YamlDocument) -> str:
     """Return the first error of a validation with its line, and the number of further errors."""
     first, *others = error.errors()
     text = f"{document.line_of(first['loc'])}: {'.'.join(map(str, first['loc']))}: {first['msg']}"

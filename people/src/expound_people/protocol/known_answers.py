@@ -130,10 +130,7 @@ def _find_evidence_parts(part: KnownPart, evidence: Sequence[Sequence[int]]) -> 
         return mask.ravel()
     if part.sources:
         return np.array([name in part.evidence for name in part.sources])
-    hits = []
-    for word in split_words(str(part.text), 0):
-        hits.append(any(word.start < end and start < word.end for _, start, end in evidence))
-    return np.array(hits, dtype=bool)
+    return np.array(find_marked_units(split_words(str(part.text)), evidence), dtype=bool)
 
 
 def _make_response_explanation(part: KnownPart, name: str, scores: NDArray[np.float32]) -> Explanation:

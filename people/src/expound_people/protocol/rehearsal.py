@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from expound.errors import ExpoundError, shorten
 from expound_people import answers
-from expound_people.kinds import AnnotationTask
 from expound_people.projects import find_annotator
 from expound_people.protocol import stages
 from expound_people.protocol.admission import COMPLETE, StudyFullError, Visitor, admit
@@ -62,14 +61,10 @@ def _answer_examples(session: Session, person: Annotator, role: str) -> None:
         item = answers.get_item(session, progress, place)
         for phase in progress.kind.phases:
             task = answers.make_task(progress, item, phase)
-            content = progress.kind.parse_form(_fill_task(task), task, phase)
+            # The first rank, mark and label: a form that answers any kind of task.
+            ranks = {f"rank-{shown.letter}": ["1"] for shown in task.explanations}
+            content = progress.kind.parse_form(ranks | {"unit": ["0"], "guess": ["0"]}, task, phase)
             answers.save_answer(session, progress, item, phase, content, None)
-
-
-def _fill_task(task: AnnotationTask) -> dict[str, list[str]]:
-    """Return a form that answers any kind of task: the first rank, mark and label."""
-    ranks = {f"rank-{shown.letter}": ["1"] for shown in task.explanations}
-    return ranks | {"unit": ["0"], "guess": ["0"]}
 
 
 def _fill_step(protocol: Protocol, step: str) -> dict[str, list[str]]:

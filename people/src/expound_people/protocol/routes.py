@@ -14,6 +14,7 @@ from expound_people.projects import find_annotator, find_project
 from expound_people.protocol import stages, step_pages
 from expound_people.protocol.admission import StudyFullError, Visitor, admit, read_visitor
 from expound_people.protocol.file import ExitPart, Protocol, digest_protocol, parse_protocol
+from expound_people.protocol.known_answers import make_planted_example
 from expound_people.services import ANNOTATOR_COOKIE, get_storage, set_annotator_cookie
 from expound_people.tables import Annotator, Project
 from expound_people.texts import make_translator, translate_error
@@ -98,9 +99,11 @@ def _save_submission(request: Request, step: str, form: authentication.Form) -> 
 def get_picture(request: Request) -> Response:
     """Return the picture (PNG) of the instructions' example."""
     with open_progress(request) as (_, progress):
-        if progress.protocol is None:
-            raise HTTPException(404, "This example has no picture.")
-        return Response(step_pages.get_example_picture(progress.protocol), media_type="image/png")
+        example = progress.protocol and progress.protocol.instructions.example
+    image = example and make_planted_example(example)[0].picture
+    if image is None:
+        raise HTTPException(404, "This example has no picture.")
+    return Response(image, media_type="image/png")
 
 
 @router.post("/annotate/withdraw")
@@ -136,9 +139,7 @@ def _find_returning_annotator(request: Request, session: Session, project: Proje
     if person is None or person.project_id != project.id:
         return None
     # On a shared computer another worker's link must not continue the earlier worker's participation.
-    if not who.source or person.source == dict(who.source):
-        return person
-    return None
+    return person if not who.source or person.source == dict(who.source) else None
 
 
 def _get_address(request: Request) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import HTTPException, Request
+from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
@@ -51,7 +51,6 @@ def render_step(
     form: stages.Form | None = None,
 ) -> Response:
     """Render the page of a step; `problem` and `form` are those of a form that was incomplete."""
-    attempts = [entry for entry in stages.load_steps(session, progress.annotator) if entry.name == step]
     example = None
     # The comprehension check repeats the instructions: it is no test of memory.
     if step in (stages.INSTRUCTIONS, stages.COMPREHENSION) and protocol.instructions.example is not None:
@@ -66,27 +65,16 @@ def render_step(
         protocol=protocol.model_dump(),
         step=step,
         problem=problem,
-        again=step == stages.COMPREHENSION and bool(attempts),
+        again=step in (attempt.name for attempt in stages.load_steps(session, progress.annotator)),
         sent=form or {},
         example=example,
     )
 
 
-def get_example_picture(protocol: Protocol) -> bytes:
-    """Return the picture (PNG) of the instructions' example."""
-    part = protocol.instructions.example
-    image = None if part is None else make_planted_example(part)[0].picture
-    if image is None:
-        raise HTTPException(404, "This example has no picture.")
-    return image
-
-
 def _render_end(request: Request, progress: AnnotatorProgress, protocol: Protocol) -> Response:
     recruiting = protocol.recruiting
     exits = {COMPLETE: recruiting.complete, SCREENED_OUT: recruiting.screened_out, FAILED: recruiting.failed}
-    status = LATE
-    if not is_late(progress.annotator, protocol):
-        status = progress.annotator.status or COMPLETE
+    status = LATE if is_late(progress.annotator, protocol) else progress.annotator.status or COMPLETE
     paragraphs = protocol.thanks
     if status != COMPLETE:
         # Keys of the catalog are the statuses with underscores.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -49,20 +48,28 @@ _Loader.add_implicit_resolver(
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class YamlDocument:
-    """A YAML document: `value` has plain Python values, `lines` the position of each place as FILE:LINE."""
+    """A YAML document: `value` has plain Python values, `root` the nodes that know their lines."""
 
     value: Any
-    lines: dict[Place, str] = field(default_factory=dict)
+    root: yaml.Node
+    path: Path
 
     def line_of(self, place: Place) -> str:
-        """Return the line of a place, or of the innermost known place around it; unknown keys are skipped."""
-        known: Place = ()
-        for part in place:
-            if (*known, part) in self.lines:
-                known = (*known, part)
-        return self.lines[known]
+        """Return FILE:LINE of a place, or of the innermost known place around it; unknown keys are skipped."""
+        node = begin = self.root
+        for part in map(str, place):
+            entries: list[tuple[str, yaml.Node, yaml.Node]] = []
+            if isinstance(node, yaml.MappingNode):
+                entries = [(key.value, key, inner) for key, inner in node.value]
+            elif isinstance(node, yaml.SequenceNode):
+                entries = [(str(index), inner, inner) for index, inner in enumerate(node.value)]
+            # A mapping's own keys come after those that it merges (<<), and replace them.
+            for name, first, inner in entries:
+                if name == part:
+                    node, begin = inner, first
+        return f"{self.path}:{begin.start_mark.line + 1}"
 
 
 def parse_yaml(text: str, path: Path) -> YamlDocument:
@@ -81,9 +88,8 @@ def _load_document(loader: _Loader, path: Path) -> YamlDocument:
     if node is None:
         raise ExpoundError(f"{path} is empty: expected a protocol")
     _check_nodes(node, path)
-    lines = dict(_iterate_lines(loader, node, (), str(path)))
     try:
-        return YamlDocument(loader.construct_document(node), lines)
+        return YamlDocument(loader.construct_document(node), node, path)
     except ValueError as error:
         raise ExpoundError(f"{path}: no YAML: {error}") from error
 
@@ -112,22 +118,6 @@ def _check_nodes(root: yaml.Node, path: Path) -> None:
         elif not is_storable(node.value):
             raise ExpoundError(f"{path}:{line}: a text has a character that cannot be stored")
         pending += [(part, depth + 1, line) for part in reversed(inner)]
-
-
-def _iterate_lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:
-    """Yield each place inside a node with its line, as FILE:LINE."""
-    yield place, f"{path}:{node.start_mark.line + 1}"
-    if isinstance(node, yaml.SequenceNode):
-        for index, inner in enumerate(node.value):
-            yield from _iterate_lines(loader, inner, (*place, index), path)
-    elif isinstance(node, yaml.MappingNode):
-        # Resolves merge keys (<<), whose entries keep the lines of the mapping that they come from.
-        loader.flatten_mapping(node)
-        for key, inner in node.value:
-            name = (*place, loader.construct_object(key, deep=True))
-            yield from _iterate_lines(loader, inner, name, path)
-            # After the value, so that the line of the key replaces that of a value that begins below it.
-            yield name, f"{path}:{key.start_mark.line + 1}"
 
 
 def _require_unique_keys(node: yaml.MappingNode, path: Path) -> None:
