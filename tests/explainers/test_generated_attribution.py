@@ -325,7 +325,7 @@ def test_a_plain_prompt_on_the_command_line_is_a_message_in_the_chat_template(tm
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_empty_answer_is_not_explained(model, monkeypatch, text):
     ids = [*model.tokenizer(text, add_special_tokens=False)["input_ids"], model.tokenizer.eos_token_id]
-    monkeypatch.setattr("expound.models.generation.examples.generate_responses", lambda *_: [ids])
+    monkeypatch.setattr("expound.models.generation.model.generate_responses", lambda *_: [ids])
     with pytest.raises(ExpoundError, match=r"answer to example 0 is empty.*'messages'.*--temperature.*--response"):
         expound.attribute(model, ["a moving film"], "random")
     assert model.respond(["a moving film"], allow_empty=True)[0]["response"] == ids

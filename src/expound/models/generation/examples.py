@@ -61,10 +61,8 @@ def tokenize_response(
     # The response is tokenized together with the prompt: alone it could begin with another token.
     whole = tokenize_text(tokenizer, prompt + text, special=special, literal=literal)
     # Special tokens that the tokenizer adds at the end are no part of the response.
-    end = 0
-    for place in range(len(whole.ids)):
-        if not whole.special_tokens_mask[place] or whole.offsets[place][1]:
-            end = place + 1
+    marks = enumerate(zip(whole.special_tokens_mask, whole.offsets, strict=True), 1)
+    end = max((place for place, (is_special, (_, last)) in marks if not is_special or last), default=0)
     ids, count = whole.ids[:end], len(prompt_ids)
     if ids[:count] != list(prompt_ids) or len(ids) == count:
         raise ExpoundError(
@@ -86,10 +84,7 @@ def tokenize_decoder_response(tokenizer: Any, text: str, start: Sequence[int]) -
     whole = tokenize_text(tokenizer, text, target=True)
     # mBART's tokenizer begins with the language code, which is the forced first token of the decoder.
     first = 1 if whole.ids[:1] == list(start[1:2]) else 0
-    end = 0
-    for place, is_special in enumerate(whole.special_tokens_mask):
-        if not is_special:
-            end = place + 1
+    end = max((place for place, is_special in enumerate(whole.special_tokens_mask, 1) if not is_special), default=0)
     ids, offsets = whole.ids[first:end], whole.offsets[first:end]
     if not ids:
         raise ExpoundError(f"the tokenizer makes no token of the response {text[:20]!r}")
@@ -115,18 +110,10 @@ def generate_responses(
     model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int,
     start: Sequence[int] = (), stopping_criteria: Sequence[StoppingCriteria] = (), count: int = 1,
 ) -> list[list[int]]:  # fmt: skip
-    """Return the tokens of responses that a Hugging Face model generates, each with the end-of-text token if it ends.
+    """Return the tokens of `count` responses that a model generates, each with the end-of-text token if it ends.
 
-    Args:
-        model: a model with `generate`.
-        prompt_ids: the prompt.
-        pad_id: the padding token.
-        max_new_tokens: the most tokens.
-        temperature: 0 takes the likeliest token; otherwise tokens are drawn.
-        seed: of the draws.
-        start: ids that a decoder reads first.
-        stopping_criteria: transformers' criteria, called after each token; they can end the response.
-        count: the number of responses.
+    A `temperature` of 0 takes the likeliest token; otherwise tokens are drawn. `start`: ids that a decoder reads first;
+    `stopping_criteria`: transformers' criteria, called after each token, which can end the response.
     """
     # top_k=0: by default transformers draws from the 50 likeliest tokens only.
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
@@ -237,50 +224,12 @@ def _read_completion(row: dict[str, Any]) -> None:
     row["response"] = completion
 
 
-def respond(
-    model: GeneratingModel,
-    examples: Sequence[Any],
-    max_new_tokens: int,
-    temperature: float,
-    seed: int,
-    *,
-    allow_empty: bool = False,
-    stopping_criteria: Sequence[StoppingCriteria] = (),
-) -> list[dict[str, Any]]:
-    """Return the examples as rows with responses; see `GeneratingModel.respond`."""
-    if max_new_tokens < 1 or temperature < 0:
-        raise ExpoundError(
-            f"expected max_new_tokens of at least 1 and a temperature of at least 0, got {max_new_tokens}, "
-            f"{temperature}"
-        )
-    rows = [prompt_to_row(example) for example in examples]
-    for number, row in enumerate(rows):
-        if "response" not in row:
-            longest = model.max_prompt_length(max_new_tokens)
-            prompt, _ = _fit_prompt(model, model.parse_prompt(row), longest, number)
-            (ids,) = generate_responses(
-                model.make_generator(row, prompt.ids),
-                prompt.ids,
-                model.pad_id,
-                max_new_tokens,
-                temperature,
-                seed,
-                model.decoder_start_ids,
-                stopping_criteria,
-            )
-            if not allow_empty and not decode_response(model.tokenizer, ids).text.strip():
-                raise _make_empty_error(model.tokenizer, row, number)
-            # The response was generated after the cut prompt, so later the prompt is cut at the same length.
-            rows[number] = row | {"response": ids, "prompt_length": longest}
-    return rows
-
-
 def count_prompt_tokens(model: GeneratingModel, row: Mapping[str, Any]) -> int:
     """Return the number of tokens of a row's whole prompt, however many the model reads."""
-    return len(_fit_prompt(model, model.parse_prompt(row), UNLIMITED, 0)[0].ids)
+    return len(fit_prompt(model, model.parse_prompt(row), UNLIMITED, 0)[0].ids)
 
 
-def _make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> ExpoundError:
+def make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> ExpoundError:
     """Return the error for an example that the model answers by an empty text, with what to try."""
     advice = "another prompt, a temperature above 0 (--temperature), or a response of your own (--response)"
     if "messages" not in row and getattr(tokenizer, "chat_template", None):
@@ -290,7 +239,7 @@ def _make_empty_error(tokenizer: Any, row: Mapping[str, Any], number: int) -> Ex
     )
 
 
-def encode(model: GeneratingModel, rows: Sequence[Mapping[str, Any]], device: str | torch.device | None) -> Batch:
+def encode_rows(model: GeneratingModel, rows: Sequence[Mapping[str, Any]], device: str | torch.device | None) -> Batch:
     """Return rows with responses as one batch; see `GeneratingModel.encode`."""
     encoded = [_encode_row(model, row, number) for number, row in enumerate(rows)]
 
@@ -321,7 +270,7 @@ def _encode_row(
 ) -> tuple[TemplateEncoding, Alignment, Exchange]:
     """Return an example's tokens, its visible texts aligned with them, and its prompt with the response."""
     prompt = model.parse_prompt(row)
-    tokens, texts = _fit_prompt(model, prompt, UNLIMITED, number)
+    tokens, texts = fit_prompt(model, prompt, UNLIMITED, number)
     response = _encode_response(model, prompt, tokens, texts, row["response"], number)
     longest = min(model.max_prompt_length(len(response.ids)), row.get("prompt_length", model.max_length))
     if len(tokens.ids) > longest:
@@ -330,7 +279,7 @@ def _encode_row(
                 f"the response of example {number} has {len(response.ids)} tokens; prompt and response "
                 f"{'each' if model.is_encoder_decoder else 'together'} have at most {model.max_length}"
             )
-        tokens, texts = _fit_prompt(model, prompt, longest, number)
+        tokens, texts = fit_prompt(model, prompt, longest, number)
         # Encoded again: its tokens may depend on the end of the prompt.
         response = _encode_response(model, prompt, tokens, texts, row["response"], number)
     prompt_text, places = prompt.template.fill(texts)
@@ -394,7 +343,7 @@ def _move_thoughts(
     return extended, moved, text[:cut], [(start, end)]
 
 
-def _fit_prompt(
+def fit_prompt(
     model: GeneratingModel, prompt: Prompt, longest: int, number: int
 ) -> tuple[TemplateEncoding, tuple[str, ...]]:
     """Return the prompt's tokens and its visible texts, cut if the prompt is too long."""

@@ -21,7 +21,14 @@ from expound.models.batch import (
     require_response,
 )
 from expound.models.explained import ExplainedModel
-from expound.models.generation import examples as generation_examples
+from expound.models.generation.examples import (
+    decode_response,
+    encode_rows,
+    fit_prompt,
+    generate_responses,
+    make_empty_error,
+    prompt_to_row,
+)
 from expound.models.generation.prompt import Prompt, parse_prompt
 from expound.models.layers.architecture import find_cache_argument, unwrap_adapter
 from expound.models.state import with_lock
@@ -95,7 +102,7 @@ class GeneratingModel(ExplainedModel):
         Raises:
             ExpoundError: a source that is empty or has no place, a response that is no continuation, no tokenizer.
         """
-        return generation_examples.encode(self, self.respond(examples), device)
+        return encode_rows(self, self.respond(examples), device)
 
     def parse_prompt(self, row: Mapping[str, Any]) -> Prompt:
         """Return the prompt of a row, see `parse_prompt` of the module."""
@@ -123,10 +130,23 @@ class GeneratingModel(ExplainedModel):
         Raises:
             ExpoundError: a generated response is empty or white space, without `allow_empty`.
         """
-        return generation_examples.respond(
-            self, examples, max_new_tokens, temperature, seed,
-            allow_empty=allow_empty, stopping_criteria=stopping_criteria,
-        )  # fmt: skip
+        if max_new_tokens < 1 or temperature < 0:
+            got = f"{max_new_tokens}, {temperature}"
+            raise ExpoundError(f"expected max_new_tokens of at least 1 and a temperature of at least 0, got {got}")
+        rows = [prompt_to_row(example) for example in examples]
+        for number, row in enumerate(rows):
+            if "response" not in row:
+                longest = self.max_prompt_length(max_new_tokens)
+                prompt, _ = fit_prompt(self, self.parse_prompt(row), longest, number)
+                (ids,) = generate_responses(
+                    self.make_generator(row, prompt.ids), prompt.ids, self.pad_id, max_new_tokens, temperature, seed,
+                    self.decoder_start_ids, stopping_criteria,
+                )  # fmt: skip
+                if not allow_empty and not decode_response(self.tokenizer, ids).text.strip():
+                    raise make_empty_error(self.tokenizer, row, number)
+                # The response was generated after the cut prompt, so later the prompt is cut at the same length.
+                rows[number] = row | {"response": ids, "prompt_length": longest}
+        return rows
 
     def batch(
         self, prompt_ids: Any, response_ids: Any, content: Any = None, *, unit_of: Any = None, foil_ids: Any = None
@@ -144,11 +164,34 @@ class GeneratingModel(ExplainedModel):
         Raises:
             ExpoundError: rows of other lengths, an empty prompt or response, an id that the model does not have.
         """
-        batch = make_batch(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids, self.decoder_start_ids)
-        ids, size = batch.inputs["input_ids"], self.config.get_text_config().vocab_size
-        if ids.max() >= size or ids.min() < 0:
+        prompts, responses = _read_rows("prompt_ids", prompt_ids), _read_rows("response_ids", response_ids)
+        if len(prompts) != len(responses):
+            raise ExpoundError(f"expected a response for each of {len(prompts)} prompts, got {len(responses)}")
+        start = torch.tensor(self.decoder_start_ids).long()
+        ids: list[Tensor] = []
+        lengths: list[tuple[int, int]] = []
+        for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+            if not len(prompt) or not len(response):
+                empty = "response" if len(prompt) else "prompt"
+                raise ExpoundError(f"example {number} has an empty {empty}: each needs one token at least")
+            ids.append(torch.cat([prompt, start, response]))
+            lengths.append((len(prompt), len(response)))
+        # Rows end with start and response, so both masks are ends of rows.
+        in_response = _pad_left([_mark_end(len(row), count) for row, (_, count) in zip(ids, lengths, strict=True)])
+        in_decoder = _pad_left([_mark_end(len(row), len(row) - n) for row, (n, _) in zip(ids, lengths, strict=True)])
+        batch = Batch.from_ids(
+            _pad_left(ids, self.pad_id),
+            _pad_left([torch.ones_like(row) for row in ids]),
+            response=in_response,
+            content=_extend_rows("content", content, lengths, False, len(start)),
+            unit_of=_extend_rows("unit_of", unit_of, lengths, -1, len(start)),
+            decoder_mask=in_decoder if len(start) else None,
+        )
+        padded, size = batch.inputs["input_ids"], self.config.get_text_config().vocab_size
+        foil = None if foil_ids is None else _read_foils(foil_ids, lengths)
+        if padded.max() >= size or padded.min() < 0:
             raise ExpoundError(f"expected token ids from 0 to {size - 1}")
-        return self.add_position_ids(batch.to(self.device))
+        return self.add_position_ids(replace(batch, foil=foil).to(self.device))
 
     def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
         """Return equal weights [B, L] of the positions that predict the span's tokens; their sum is 1."""
@@ -185,43 +228,6 @@ class GeneratingModel(ExplainedModel):
         return arguments
 
 
-def make_batch(
-    prompts: Any,
-    responses: Any,
-    pad_id: int,
-    content: Any = None,
-    unit_of: Any = None,
-    foils: Any = None,
-    start: Sequence[int] = (),
-) -> Batch:
-    """Return a batch; see `GeneratingModel.batch`. `start`: ids that a decoder reads before each response."""
-    prompt_rows, response_rows = _read_rows("prompt_ids", prompts), _read_rows("response_ids", responses)
-    if len(prompt_rows) != len(response_rows):
-        raise ExpoundError(f"expected a response for each of {len(prompt_rows)} prompts, got {len(response_rows)}")
-    ids: list[Tensor] = []
-    lengths: list[tuple[int, int]] = []
-    for number, (prompt, response) in enumerate(zip(prompt_rows, response_rows, strict=True)):
-        if not len(prompt) or not len(response):
-            empty = "response" if len(prompt) else "prompt"
-            raise ExpoundError(f"example {number} has an empty {empty}: each needs one token at least")
-        ids.append(torch.cat([prompt, torch.tensor(start).long(), response]))
-        lengths.append((len(prompt), len(response)))
-    # Rows end with start and response, so both masks are ends of rows.
-    in_response = [_mark_end(len(row), response) for row, (_, response) in zip(ids, lengths, strict=True)]
-    decoder_mask = None
-    if start:
-        decoder_mask = _pad_left([_mark_end(len(row), len(row) - p) for row, (p, _) in zip(ids, lengths, strict=True)])
-    batch = Batch.from_ids(
-        _pad_left(ids, pad_id),
-        _pad_left([torch.ones_like(row) for row in ids]),
-        response=_pad_left(in_response),
-        content=None if content is None else _pad_left(_extend_rows("content", content, lengths, False, len(start))),
-        unit_of=None if unit_of is None else _pad_left(_extend_rows("unit_of", unit_of, lengths, -1, len(start)), -1),
-        decoder_mask=decoder_mask,
-    )
-    return replace(batch, foil=None if foils is None else _read_foils(foils, lengths))
-
-
 def _mark_end(length: int, count: int) -> Tensor:
     return torch.arange(length) >= length - count
 
@@ -246,8 +252,10 @@ def _read_rows(name: str, values: Any) -> list[Tensor]:
     return rows
 
 
-def _extend_rows(name: str, values: Any, lengths: list[tuple[int, int]], fill: Any, start: int) -> list[Tensor]:
-    """Return rows over prompt, start and response, from rows over prompt and response or over the prompt alone."""
+def _extend_rows(name: str, values: Any, lengths: list[tuple[int, int]], fill: Any, start: int) -> Tensor | None:
+    """Return padded rows over prompt, start and response, from rows over prompt and response or the prompt alone."""
+    if values is None:
+        return None
     rows = _read_rows(name, values)
     if len(rows) != len(lengths):
         raise ExpoundError(f"expected {name} for {len(lengths)} examples, got {len(rows)} rows")
@@ -261,7 +269,7 @@ def _extend_rows(name: str, values: Any, lengths: list[tuple[int, int]], fill: A
             )
         after = torch.cat([row[prompt:], row.new_full((whole - len(row),), fill)])
         extended.append(torch.cat([row[:prompt], row.new_full((start,), fill), after]))
-    return extended
+    return _pad_left(extended, fill)
 
 
 def _read_foils(foils: Any, lengths: list[tuple[int, int]]) -> Tensor:

@@ -86,9 +86,10 @@ class _Placeholders:
     def __init__(self) -> None:
         self.texts: list[tuple[str, str, str]] = []
 
-    def names(self) -> set[str]:
-        """Return the names of the sources that have a placeholder."""
-        return {name for name, _, kind in self.texts if kind == "source"}
+    def find_missing(self, sources: Mapping[str, str]) -> list[str]:
+        """Return the names of the sources that have no placeholder."""
+        placed = {name for name, _, kind in self.texts if kind == "source"}
+        return [name for name in sources if name not in placed]
 
     def insert(self, name: str, text: str, kind: str) -> str:
         """Return the text's placeholder, with the white space at the ends of the text around it."""
@@ -177,8 +178,7 @@ def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
         contents = _put_sources_first(blocks, {} if takes_documents else sources, placeholders)
     else:
         contents = _put_sources_in_places(blocks, sources, placeholders, takes_documents=takes_documents)
-    placed = placeholders.names()
-    missing = [name for name in sources if name not in placed]
+    missing = placeholders.find_missing(sources)
     arguments = read_template_arguments(example, tokenizer, is_chat=is_chat)
     if not is_chat:
         prompt = placeholders.parse(contents[0], special=True)
@@ -270,14 +270,21 @@ def _put_sources_in_places(
     """Return the contents of the blocks, with sources where the texts name or quote them.
 
     Raises:
-        ExpoundError: a source without a place, unless the chat template takes documents; a place without a source.
+        ExpoundError: a source without a place, unless the chat template takes documents; a place without a source; a
+            name in braces that is no source if others are.
     """
     if not sources and any(ALL_SOURCES in block.text for block in blocks):
         raise ExpoundError(f"the prompt has a place for {ALL_SOURCES}, but the example has none")
     contents = [_insert_placeholders(block, blocks, sources, placeholders) for block in blocks]
-    placed = placeholders.names()
-    missing = [name for name in sources if name not in placed]
-    _check_places(sources, () if takes_documents else missing, blocks)
+    missing = [] if takes_documents else placeholders.find_missing(sources)
+    named = re.findall(r"\{([\w .-]{1,60})\}", "".join(block.text for block in blocks))
+    strange = [name for name in named if name not in sources and name != ALL_SOURCES[1:-1]]
+    # Braces may be part of an ordinary text, unless other braces name sources or a source has no place.
+    if strange and (missing or len(strange) < len(named)):
+        raise unknown("source", strange[0], sources)
+    if missing:
+        place = f"{{{missing[0]}}} or {ALL_SOURCES}"
+        raise ExpoundError(f"the prompt has no place for the source {missing[0]!r}: write {place} where it belongs")
     return contents
 
 
@@ -310,20 +317,6 @@ def _insert_placeholders(
         pieces += placeholders.insert_rest(block, text[end:start]) + placeholders.insert(name, source, "source")
         end = stop
     return pieces + placeholders.insert_rest(block, text[end:])
-
-
-def _check_places(sources: Mapping[str, str], missing: Sequence[str], blocks: Sequence[_Block]) -> None:
-    """Raise ExpoundError for sources without a place, and for a name in braces that is no source if others are."""
-    named = re.findall(r"\{([\w .-]{1,60})\}", "".join(block.text for block in blocks))
-    strange = [name for name in named if name not in sources and name != ALL_SOURCES[1:-1]]
-    # Braces may be part of an ordinary text, unless other braces name sources or a source has no place.
-    if strange and (missing or len(strange) < len(named)):
-        raise unknown("source", strange[0], sources)
-    if missing:
-        raise ExpoundError(
-            f"the prompt has no place for the source {missing[0]!r}: write {{{missing[0]}}} or {ALL_SOURCES} where it "
-            "belongs"
-        )
 
 
 def _begins_with_added_token(prompt: Prompt, tokenizer: Any) -> bool:

@@ -22,7 +22,7 @@ from expound.data.alignment import Alignment, split_words
 from expound.errors import ExpoundError, check_choice
 from expound.models.batch import Batch, Capture, Outputs, require_response
 from expound.models.encoding.template import Template
-from expound.models.generation import examples as generation_examples
+from expound.models.generation.examples import encode_rows
 from expound.models.generation.image_tokens import (
     keep_position_offsets,
     measure_shares,
@@ -104,7 +104,7 @@ class VisionLanguageModel(GeneratingModel):
             ExpoundError: also an image that cannot be read, or more regions than an image has tokens.
         """
         rows = self.respond(examples)
-        batch, images = generation_examples.encode(self, rows, device), [read_images(row) for row in rows]
+        batch, images = encode_rows(self, rows, device), [read_images(row) for row in rows]
         if not any(images):
             return batch
         if (batch.inputs["input_ids"] == self.image_token_id)[require_response(batch)].any():
