@@ -121,14 +121,14 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
         if segment in truncated_segments:
             text_words = _drop_truncated_words(text_words, segment, spans)
         words += text_words
-    owners = _map_characters_to_words(texts, words)
+    owners = _number_characters(texts, [(word.segment, word.start, word.end) for word in words])
     word_of = []
     for span in spans:
         if span is None:
             word_of.append(NO_WORD)
         else:
             segment, start, end = span
-            word_of.append(_choose_word(owners[segment][start:end]))
+            word_of.append(_choose_most(owners[segment][start:end]))
             if start < end and word_of[-1] == NO_WORD:
                 raise ExpoundError(f"the token {texts[segment][start:end]!r:.40} belongs to no word of its text")
     return Alignment(texts, tuple(encoding.tokens), spans, tuple(words), tuple(word_of), bool(truncated_segments))
@@ -235,19 +235,18 @@ def _drop_truncated_words(
     return tuple(word for word in words if word.start < last and word.end > first)
 
 
-def _map_characters_to_words(texts: tuple[str, ...], words: Sequence[Word]) -> list[list[int]]:
-    """Return for each character of each text the index of its word, or -1."""
+def _number_characters(texts: tuple[str, ...], spans: Sequence[TokenSpan]) -> list[list[int]]:
+    """Return for each character of each text the number of its span, or -1."""
     owners = [[NO_WORD] * len(text) for text in texts]
-    for index, word in enumerate(words):
-        owners[word.segment][word.start : word.end] = [index] * (word.end - word.start)
+    for number, (segment, start, end) in enumerate(spans):
+        owners[segment][start:end] = [number] * (end - start)
     return owners
 
 
-def _choose_word(owners: list[int]) -> int:
-    """Return the word with most of a token's characters; `owners`: the word of each character."""
-    if not owners:
-        return NO_WORD
-    if owners[0] == owners[-1]:
+def _choose_most(owners: list[int]) -> int:
+    """Return the word or span with most of a token's characters, or -1; `owners`: that of each character."""
+    # Nearly all tokens are inside of one word, and counting takes longer.
+    if owners and owners[0] == owners[-1] != NO_WORD:
         return owners[0]
     counts = Counter(owner for owner in owners if owner != NO_WORD)
     return max(counts, key=lambda owner: counts[owner], default=NO_WORD)
@@ -321,17 +320,11 @@ def find_span_of_tokens(alignment: Alignment, spans: Sequence[TokenSpan]) -> lis
 
     A token of white space belongs to the span that holds the character before its end.
     """
-    owners = [[-1] * len(text) for text in alignment.texts]
-    for number, (segment, start, end) in enumerate(spans):
-        owners[segment][start:end] = [number] * (end - start)
+    owners = _number_characters(alignment.texts, spans)
     numbers = []
     for span in alignment.spans:
-        counts = Counter[int]()
-        if span is not None:
-            segment, start, end = span
-            counts.update(owners[segment][start if start < end else max(start - 1, 0) : end])
-        counts.pop(-1, None)
-        numbers.append(max(counts, key=lambda number: counts[number], default=-1))
+        segment, start, end = span or (0, 0, 0)
+        numbers.append(_choose_most(owners[segment][start if start < end else max(start - 1, 0) : end]))
     return numbers
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from expound.data.load import make_dataset
-from expound.data.readers.columns import LABELS, Columns, resolve_columns
+from expound.data.readers.columns import LABELS, Columns, find_columns
 from expound.data.readers.exchanges import are_exchanges, exchange_key
 from expound.data.readers.hub import Hub
 from expound.data.splits import assign_split
@@ -84,7 +84,7 @@ def _read_parts(parts: Mapping[str, Dataset], columns: Mapping[str, Any]) -> tup
     first = next(iter(parts))
     if "image" in read[first].column_names:
         return read, ""
-    columns_read = resolve_columns(reader, [("", dict.fromkeys(parts[first].column_names))], reader.where)
+    columns_read = find_columns(reader, parts[first].column_names, reader.where)
     return read, _describe_table(parts[first], read[first], columns_read)
 
 

@@ -156,7 +156,7 @@ class RunFolder:
 
     def _find_differences(self, recorded_config: Mapping[str, Any]) -> dict[str, str]:
         """Describe the settings in which a recorded configuration differs, by dotted name."""
-        recorded, own = _flatten(recorded_config), _flatten(to_json_value(self.config))
+        recorded, own = flatten(recorded_config), flatten(to_json_value(self.config))
         differences = {}
         # The model comes last: its digest also differs if, say, the seed does, which tells the user more.
         for name in sorted(recorded.keys() | own.keys(), key=lambda name: (name.startswith("model."), name)):
@@ -183,11 +183,11 @@ def add_to_record(folder: Path, facts: Mapping[str, Any], record_name: str = REC
     write_json(folder / record_name, {**read_record(folder / record_name), **facts})
 
 
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to one with dotted names."""
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one with dotted names; empty ones are values."""
     if not isinstance(value, Mapping) or not value:
         return {prefix.removesuffix("."): value}
     flat: dict[str, Any] = {}
     for name, inner in value.items():
-        flat |= _flatten(inner, f"{prefix}{name}.")
+        flat |= flatten(inner, f"{prefix}{name}.")
     return flat

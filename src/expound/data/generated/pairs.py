@@ -29,7 +29,7 @@ def make_pair(rng: KeyedRandom, words: Lexicon) -> Pair:
     first, second = _sample_qualities(rng, words, LABELS[label])
     thing, other = rng.sample(words.things, 2)
     scene = f"{rng.choice(_OPENINGS)} [{{quality}}] {thing} {rng.choice(words.scenes)} {rng.choice(words.places)}"
-    beside = rng.choice(_BESIDE).format(thing=other, quality=rng.choice(_sample_pole(rng, words)))
+    beside = rng.choice(_BESIDE).format(thing=other, quality=rng.choice(rng.choice(rng.choice(words.qualities))))
     filler = rng.choice(words.fillers).format(aspect=rng.choice(words.aspects))
     premise = [scene.format(quality=first), beside if rng.random() < 0.15 else filler]
     return Pair(rng.sample(premise, 2), [scene.format(quality=second)], label)
@@ -44,10 +44,6 @@ def _sample_qualities(rng: KeyedRandom, words: Lexicon, relation: str) -> tuple[
     if relation == "contradiction":
         return first, rng.choice(opposite)
     return first, rng.choice(rng.choice(other))
-
-
-def _sample_pole(rng: KeyedRandom, words: Lexicon) -> tuple[str, str]:
-    return rng.choice(rng.choice(words.qualities))
 
 
 _OPENINGS = ("the", "the same", "one more", "some")

@@ -93,15 +93,6 @@ class Columns(NamedTuple):
     kept: tuple[str, ...]
 
 
-def resolve_columns(options: ColumnOptions, records: Records, where: str) -> Columns:
-    """Return the columns to read, among the columns that any of the records has.
-
-    Raises:
-        ExpoundError: a named column or every text column is missing; the message names the available columns.
-    """
-    return _find_columns(options, find_names(records), where)
-
-
 def find_names(records: Records) -> list[str]:
     """Return the columns that any of the records has."""
     if isinstance(records, Rereadable) and records.names is not None:
@@ -121,7 +112,7 @@ def describe_columns(options: ColumnOptions, names: list[str], where: str, used:
     missing, since reading the table raises an error then.
     """
     try:
-        columns = _find_columns(options, names, where)
+        columns = find_columns(options, names, where)
     except ExpoundError:
         return ""
     read = []
@@ -142,7 +133,12 @@ def describe_columns(options: ColumnOptions, names: list[str], where: str, used:
     return line
 
 
-def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Columns:
+def find_columns(options: ColumnOptions, names: list[str], where: str) -> Columns:
+    """Return the columns to read, among those with these names.
+
+    Raises:
+        ExpoundError: a named column or every text column is missing; the message names the available columns.
+    """
     kept = list(filter(None, map(str.strip, options.keep_columns.split(","))))
     asked = [(option, name) for option, name in vars(options).items() if option.endswith("_column")]
     for name in kept:
@@ -167,7 +163,7 @@ def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Colum
 
 def make_table(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
     """Return the chosen records as a canonical table; its labels are the labels of `everything`."""
-    columns = resolve_columns(options, everything, where)
+    columns = find_columns(options, find_names(everything), where)
     labels, feature = None, None
     if columns.label:
         labels = Labels.of(everything, columns.label, options.task)
@@ -229,12 +225,6 @@ def _find_text_columns(options: ColumnOptions, names: list[str], where: str) -> 
     )
 
 
-def _has_empty_text(record: Row, columns: Columns) -> bool:
-    if columns.text_pair and is_blank(record.get(columns.text_pair)):
-        return True
-    return is_blank(record.get(columns.text))
-
-
 def _get_label(row: Row, column: str, where: str) -> Any:
     value = get_field(row, column, where)
     if value is None or value == "" or isinstance(value, list | dict) or not math.isfinite(_to_number(value)):
@@ -274,7 +264,8 @@ def _sort_key(name: str) -> tuple[int, float, str]:
 
 def _make_rows(records: Records, columns: Columns, labels: Labels | None, *, skip_empty: bool) -> Iterator[Row]:
     for where, record in records:
-        if skip_empty and _has_empty_text(record, columns):
+        texts = [record.get(column) for column in (columns.text, columns.text_pair) if column]
+        if skip_empty and any(map(is_blank, texts)):
             continue
         text = require_text(get_field(record, columns.text, where), columns.text, where)
         row: Row = {"text": text, "rationale": _parse_spans(record, columns.rationale, text, where)}

@@ -109,8 +109,11 @@ def _make_document_reader(base: Path) -> Callable[[str, str], Document]:
 
     def read_document(name: str, where: str) -> Document:
         if name not in documents:
+            folder = base / "docs"
+            if not has_listing and not is_inside(folder / name, folder):
+                raise ExpoundError(f"{where}: expected the name of a document in {folder}, got {name!r}")
             if not has_listing:
-                contents[name] = read_text(_resolve_inside(base / "docs", name, where))
+                contents[name] = read_text(folder / name)
             elif name not in contents:
                 raise ExpoundError(f"{where}: the document {name!r} is not in {listing}")
             text = require_text(contents[name], name, where)
@@ -118,14 +121,6 @@ def _make_document_reader(base: Path) -> Callable[[str, str], Document]:
         return documents[name]
 
     return read_document
-
-
-def _resolve_inside(folder: Path, name: str, where: str) -> Path:
-    """Return the path of a file in a folder. Raises ExpoundError for a name that leads out of it."""
-    path = folder / name
-    if not is_inside(path, folder):
-        raise ExpoundError(f"{where}: expected the name of a document in {folder}, got {name!r}")
-    return path
 
 
 def _split_tokens(text: str, *, keep_empty: bool) -> Iterator[Span]:

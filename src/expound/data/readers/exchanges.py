@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,16 +48,10 @@ def exchange_features() -> dict[str, Any]:
     from datasets import List, Value
 
     text = Value("string")
-    return {
-        "prompt": text,
+    return dict.fromkeys(EXCHANGE, text) | {
         "messages": List({"role": text, "content": text}),
         "sources": List({"name": text, "text": text}),
-        "response": text,
         "evidence": List(text),
-        "kind": text,
-        "completion": text,
-        "tools": text,
-        "chat_template_kwargs": text,
     }
 
 
@@ -150,9 +144,7 @@ def _parse_sources(value: Any, name: str, where: str) -> list[Row] | None:
 
 def _parse_names(value: Any, name: str, where: str) -> list[str] | None:
     names = _require_list(value, name, where)
-    if names is None:
-        return None
-    return [require_text(source, name, where) for source in names]
+    return None if names is None else [require_text(source, name, where) for source in names]
 
 
 def _require_list(value: Any, name: str, where: str) -> list[Any] | None:
@@ -161,14 +153,10 @@ def _require_list(value: Any, name: str, where: str) -> list[Any] | None:
     return value
 
 
-_PARSERS = {
-    "prompt": _parse_text,
+_PARSERS: dict[str, Callable[[Any, str, str], Any]] = dict.fromkeys(EXCHANGE, _parse_text) | {
     "messages": _parse_messages,
     "sources": _parse_sources,
-    "response": _parse_text,
     "evidence": _parse_names,
-    "kind": _parse_text,
-    "completion": _parse_text,
     "tools": _parse_json,
     "chat_template_kwargs": _parse_json,
 }

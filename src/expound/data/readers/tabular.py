@@ -15,9 +15,9 @@ from expound.data.readers.columns import (
     ColumnOptions,
     Records,
     describe_columns,
+    find_columns,
     find_names,
     make_table,
-    resolve_columns,
 )
 from expound.data.readers.exchanges import are_exchanges, exchange_key, make_exchange_table
 from expound.data.readers.layouts import find_split_files
@@ -112,7 +112,7 @@ class Tabular(ColumnOptions, Reader):
             return self._filter(records, lambda row: normalize_split_name(str(row[self.split_column])) == split)
         if not self.text_column and are_exchanges(records):
             return self._filter(records, lambda row: is_in_split(exchange_key(row), split, self.seed))
-        text = resolve_columns(self, records, self.path).text
+        text = find_columns(self, find_names(records), self.path).text
         return self._filter(records, lambda row: is_in_split(str(row.get(text)), split, self.seed))
 
     def _filter(self, records: Records, condition: Callable[[Row], bool]) -> Records:
