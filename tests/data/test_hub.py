@@ -21,7 +21,8 @@ from expound.cli import main
 from expound.data import hub
 from expound.explainers import EXPLAINERS
 from expound.recipes import RECIPES
-from expound.reports.hub_card import format_hub_card, wilson_interval
+from expound.reports.hub_card import format_hub_card
+from expound.reports.tables.leaderboard import wilson_interval
 from small import small
 
 QUICK = {"num_train_epochs": 1, "disable_tqdm": True, "use_cpu": True}

@@ -56,12 +56,17 @@ def require_local_model(name: str) -> None:
 
 def read_explainer_name(folder: Path) -> str | None:
     """Return the id of the explainer that is saved in a folder, or None."""
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    name = config.get("explainer") if isinstance(config, dict) else None
+    name = read_json_object(folder / CONFIG).get("explainer")
     return name if isinstance(name, str) else None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if the file is missing or holds none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_text(path: Path, option: str = "") -> str:

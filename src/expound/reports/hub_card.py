@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from expound.data.hub import make_card
+from expound.data.hub import make_card, read_json_object
 from expound.reports.table import Table
+from expound.reports.tables.leaderboard import wilson_interval
 
 RUN, METRICS, CONFIG = "expound_run.json", "metrics.json", "config.json"
 SHARES = ("accuracy", "exact_match")
@@ -26,10 +25,11 @@ def format_hub_card(folder: Path, repo_id: str, comparison: str = "") -> str:
 
     `comparison`: a Markdown table of how its explanations were judged.
     """
-    run, metrics, config = _read_json(folder / RUN), _read_json(folder / METRICS), _read_json(folder / CONFIG)
+    run, metrics, config = (read_json_object(folder / name) for name in (RUN, METRICS, CONFIG))
     run_config = run.get("config", {})
     explainer = config.get("explainer")
-    pipeline = _find_pipeline(config)
+    architecture = str((config.get("architectures") or [""])[0])
+    pipeline = next((task for suffix, task in PIPELINES.items() if architecture.endswith(suffix)), None)
     data = run_config.get("data", {})
     data_lines = [f"{name}: {part.get('source', '')} ({part['rows']} rows)" for name, part in data.items()]
     parts = [
@@ -48,30 +48,6 @@ def format_hub_card(folder: Path, repo_id: str, comparison: str = "") -> str:
         facts["library_name"] = "expound"
     tags = ["expound", *(name for name in (run.get("recipe"), explainer) if name)]
     return make_card("\n\n".join(parts) + "\n", tags=tags, **facts)
-
-
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `count` examples (Wilson 1927)."""
-    # Unlike share ± 1.96 standard errors, it stays within [0, 1] and has a width at shares of 0 and 1.
-    z = 1.959964
-    middle, half = share + z * z / (2 * count), z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    return (middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content
-
-
-def _find_pipeline(config: Mapping[str, Any]) -> str | None:
-    architecture = str((config.get("architectures") or [""])[0])
-    for suffix, pipeline in PIPELINES.items():
-        if architecture.endswith(suffix):
-            return pipeline
-    return None
 
 
 def _describe_model(run: Mapping[str, Any], explainer: str | None, pipeline: str | None, labels: Sequence[str]) -> str:

@@ -16,7 +16,6 @@ from expound.data.alignment import find_paragraph_ends, find_sentence_ends, spli
 from expound.errors import ExpoundError, unknown
 
 if TYPE_CHECKING:
-    pass
     from expound.reports.explanations import Explanation
 
 Output = int | float | tuple[int, int]

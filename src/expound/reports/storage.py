@@ -66,8 +66,19 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "metadata": (pa.string(), "facts about the example, as JSON"),
 }
 """The type and meaning of each column of a stored explanation."""
-REQUIRED = {"index", "method", "params", "texts", "targets", "unit", "units", "scores", "signed", "truncated"}
-REQUIRED |= {"metadata"}
+REQUIRED = {
+    "index",
+    "method",
+    "params",
+    "texts",
+    "targets",
+    "unit",
+    "units",
+    "scores",
+    "signed",
+    "truncated",
+    "metadata",
+}
 SCHEMA = pa.schema({name: kind for name, (kind, _) in COLUMNS.items()})
 
 

@@ -27,7 +27,7 @@ class Theme(NamedTuple):
 
 def blend_colors(start: str, end: str, share: float) -> str:
     """Return the color at `share` (0 to 1) of the way from `start` to `end`, as #rrggbb."""
-    channels = zip(_parse_channels(start), _parse_channels(end), strict=True)
+    channels = zip(bytes.fromhex(start[1:]), bytes.fromhex(end[1:]), strict=True)
     return "#" + "".join(f"{round(first + (last - first) * share):02x}" for first, last in channels)
 
 
@@ -40,11 +40,9 @@ def score_to_level(score: float, scale: float) -> int:
 
 def level_to_color(theme: Theme, step: int, *, signed: bool) -> str | None:
     """Return the background color of a level; None for level 0 and for negative levels of unsigned scores."""
-    if step == 0 or (step < 0 and not signed):
-        return None
-    if step < 0:
-        return theme.negative[-step - 1]
-    return theme.positive[step - 1] if signed else theme.unsigned[step - 1]
+    ramps = {"p": theme.positive, "n": theme.negative, "u": theme.unsigned}
+    name = level_to_css_class(step, signed=signed)
+    return ramps[name[0]][abs(step) - 1] if name else None
 
 
 def level_to_css_class(step: int, *, signed: bool) -> str:
@@ -54,10 +52,6 @@ def level_to_css_class(step: int, *, signed: bool) -> str:
     if step < 0:
         return f"n{-step}"
     return f"p{step}" if signed else f"u{step}"
-
-
-def _parse_channels(color: str) -> tuple[int, int, int]:
-    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
 
 
 def _make_ramp(start: str, end: str) -> tuple[str, ...]:

@@ -144,9 +144,7 @@ def render_latex(item: Explanation, caption: str = "", label: str = "") -> str:
 def _heat_map_cell(score: float, largest: float) -> str:
     # At most 60 % of the color, so that black figures stay readable on it.
     share = round(60 * abs(score) / largest) if largest > 0 else 0
-    color = "blue"
-    if score < 0:
-        color = "orange"
+    color = "orange" if score < 0 else "blue"
     return rf"\cellcolor{{{color}!{share}}}{score:.2g}"
 
 

@@ -35,15 +35,15 @@ class Box(NamedTuple):
     ground: str | None
 
 
-def draw_picture(items: Sequence[Explanation], width: int = WIDTH) -> Image.Image:
+def draw_picture(items: Sequence[Explanation]) -> Image.Image:
     """Draw the explanations one below the other, each under its method and target; at most HIGHEST pixels high."""
     parts, top = [], float(MARGIN)
     # The height is known only after the layout, so boxes are computed before the image is made.
     for item in items:
-        boxes, bottom = _lay_out_boxes(item, top + LINE, width)
+        boxes, bottom = _lay_out_boxes(item, top + LINE)
         parts.append((item, top, boxes))
         top = bottom + LINE
-    image = Image.new("RGB", (width, min(int(top) + MARGIN // 2, HIGHEST)), LIGHT.surface)
+    image = Image.new("RGB", (WIDTH, min(int(top) + MARGIN // 2, HIGHEST)), LIGHT.surface)
     canvas = ImageDraw.Draw(image)
     for item, start, boxes in parts:
         title = f"{item.method} explains {item.target.text} ({format_number(item.target.mean_probability)})"
@@ -56,7 +56,7 @@ def draw_picture(items: Sequence[Explanation], width: int = WIDTH) -> Image.Imag
     return image
 
 
-def _lay_out_boxes(item: Explanation, top: float, width: int) -> tuple[list[Box], float]:
+def _lay_out_boxes(item: Explanation, top: float) -> tuple[list[Box], float]:
     """Return the boxes of an explanation that begins at `top`, and the bottom of the last line."""
     drawing = highlight_explanation(item)
     if drawing.patches:
@@ -66,7 +66,7 @@ def _lay_out_boxes(item: Explanation, top: float, width: int) -> tuple[list[Box]
         for text, piece in _split_at_breaks(side):
             shown = _make_drawable(text)
             size = _load_font(SIZE).getlength(shown)
-            if text == "\n" or (x + size > width - MARGIN and x > MARGIN):
+            if text == "\n" or (x + size > WIDTH - MARGIN and x > MARGIN):
                 x, y = float(MARGIN), y + LINE
             if text.strip() or x > MARGIN:
                 boxes.append(Box(x, y, size, LINE - 8, shown, _background(piece, signed=item.signed)))

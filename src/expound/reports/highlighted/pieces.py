@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from expound.data.alignment import trim_span
 from expound.reports.highlighted import colors
 from expound.reports.records import Extent
 
@@ -70,12 +71,8 @@ def cut_text(
 
 def cut_response(text: str, extents: Sequence[Extent]) -> list[Piece]:
     """Return a response cut into its parts; without the white space at the edges of a part."""
-    trimmed = []
-    for start, end in extents:
-        # An underlined line break would be drawn as a dot on an empty line.
-        first = end - len(text[start:end].lstrip())
-        trimmed.append((first, first + len(text[first:end].rstrip())))
-    return cut_text(text, trimmed)
+    # An underlined line break would be drawn as a dot on an empty line.
+    return cut_text(text, [trim_span(text, *extent) for extent in extents])
 
 
 def find_extents(item: Explanation, segment: int) -> list[Extent]:

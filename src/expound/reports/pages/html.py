@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from expound.data.cards import MetricCard
+from expound.data.provenance import flatten
 from expound.reports.explanations import Explanation
 from expound.reports.figures.curves import HEIGHT, WIDTH, Curve, make_charts
 from expound.reports.highlighted.colors import LIGHT
@@ -65,7 +66,7 @@ def render_report(
     """Return the page; `meta` (configuration, versions, …) holds JSON-like values.
 
     `subject` says what was explained, by name: the model, its data, its accuracy. `changes` from another model
-    (the columns of `compute_difference`) come first.
+    (the columns of `Comparison.difference`) come first.
 
     It works offline, and without its script, which only sorts and filters. All values are escaped.
     """
@@ -107,18 +108,10 @@ def render_leaderboard_html(board: Leaderboard) -> str:
 
 def make_meta_table(values: Mapping[str, Any]) -> Table:
     """Return the table of nested values by their dotted names, without a head."""
-    return Table((), list(flatten(values)))
-
-
-def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested mappings as (dotted name, text) pairs."""
-    if isinstance(values, Mapping) and values:
-        for key, value in values.items():
-            yield from flatten(value, f"{name}.{key}" if name else str(key))
-    elif isinstance(values, str) and name:
-        yield name, values
-    elif name:
-        yield name, json.dumps(values, ensure_ascii=False, default=str)
+    rows = []
+    for name, value in (flatten(values) if values else {}).items():
+        rows.append((name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)))
+    return Table((), rows)
 
 
 def format_bounds(card: MetricCard) -> str:

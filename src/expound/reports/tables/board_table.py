@@ -257,7 +257,7 @@ def make_difference_table(changes: pd.DataFrame, titles: Mapping[str, str] | Non
     """Return the table of what changed from one model to another, significant differences bold.
 
     Args:
-        changes: the columns of `compute_difference`.
+        changes: the columns of `Comparison.difference`.
         titles: of methods and metrics, by name; default: the names.
     """
     titles, rows = titles or {}, []

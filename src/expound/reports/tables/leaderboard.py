@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from expound.data.cards import MetricCard
 from expound.errors import ExpoundError
-from expound.reports.tables.significance import adjust_p_values, p_values
+from expound.reports.tables.significance import adjust_p_values, divide_where_defined, p_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ def make_leaderboard(
     _check(results, cards, example)
     rows, values = [str(name) for name in dict.fromkeys(results["method"])], _to_array(results, cards, example)
     count = np.isfinite(values).sum(axis=2)
-    mean = _divide_where_defined(np.nansum(values, axis=2), count)
+    mean = divide_where_defined(np.nansum(values, axis=2), count)
     # All methods and metrics share the resampled examples, so that their differences are paired.
     resampled = _resample_means(values, draw_resamples(values.shape[2], n_resamples, seed))
     low, high = _percentiles(resampled)
@@ -152,11 +152,13 @@ def compute_win_rates(results: pd.DataFrame, cards: Sequence[MetricCard]) -> pd.
             known = gains[row][np.isfinite(gains[row])] * (1 if card.higher_is_better else -1)
             if row != control[0] and len(known):
                 rate = float((np.sign(known) + 1).mean() / 2)
-                found.append((name, card.name, rate, *_find_wilson_interval(rate, len(known))))
+                found.append((name, card.name, rate, *wilson_interval(rate, len(known))))
     return pd.DataFrame(found, columns=["method", "metric", "rate", "low", "high"])
 
 
-def _find_wilson_interval(share: float, count: int) -> tuple[float, float]:
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of `count` examples (Wilson 1927)."""
+    # Unlike share ± 1.96 standard errors, it stays within [0, 1] and has a width at shares of 0 and 1.
     z = NormalDist().inv_cdf(1 - LEVEL / 2)
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * (share * (1 - share) / count + z**2 / (4 * count**2)) ** 0.5
@@ -256,20 +258,6 @@ def _to_array(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) 
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _divide_where_defined(total: Floats, count: Counts | Floats) -> Floats:
-    mean = np.full(total.shape, np.nan)
-    np.divide(total, count, out=mean, where=count > 0)
-    return mean
-
-
-def _resample_means_of_chunk(filled: Floats, defined: NDArray[np.bool_], drawn: Counts) -> Floats:
-    n = filled.shape[1]
-    # How often each resample draws each example: sums over resamples are then one matrix product.
-    offsets = np.arange(len(drawn))[:, None] * n
-    times = np.bincount((drawn + offsets).ravel(), minlength=len(drawn) * n).reshape(len(drawn), n).astype(np.float64)
-    return _divide_where_defined(times @ filled.T, times @ defined.T.astype(np.float64))
-
-
 def _resample_means(values: Floats, drawn: Counts) -> Floats:
     """Return the means of `values` [R, C, N] over each resample, [resamples, R, C]; NaN without a defined value."""
     methods, metrics, examples = values.shape
@@ -279,7 +267,11 @@ def _resample_means(values: Floats, drawn: Counts) -> Floats:
     # In chunks, since the counts of all resamples at once would take resamples × N floats.
     means = []
     for start in range(0, len(drawn), _CHUNK):
-        means.append(_resample_means_of_chunk(filled, defined, drawn[start : start + _CHUNK]))
+        part = drawn[start : start + _CHUNK]
+        # How often each resample draws each example: sums over resamples are then one matrix product.
+        places = part + np.arange(len(part))[:, None] * examples
+        times = np.bincount(places.ravel(), minlength=len(part) * examples).reshape(len(part), examples).astype(float)
+        means.append(divide_where_defined(times @ filled.T, times @ defined.T.astype(np.float64)))
     return np.concatenate(means).reshape(len(drawn), methods, metrics)
 
 

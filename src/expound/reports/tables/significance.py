@@ -109,9 +109,14 @@ def adjust_p_values(p_values: Sequence[float], method: Literal["holm", "bh", "no
 
 def divide_sums(sums: Floats) -> Floats:
     """Return the first of two sums [..., 2] divided by the second; NaN where that is 0."""
-    total = np.full(sums.shape[:-1], np.nan)
-    np.divide(sums[..., 0], sums[..., 1], out=total, where=sums[..., 1] > 0)
-    return total
+    return divide_where_defined(sums[..., 0], sums[..., 1])
+
+
+def divide_where_defined(total: Floats, count: NDArray[np.floating | np.integer]) -> Floats:
+    """Return sums divided by the numbers of their summands; NaN for sums of none."""
+    mean = np.full(total.shape, np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
+    return mean
 
 
 LEVEL, POWER = 0.95, 0.8
