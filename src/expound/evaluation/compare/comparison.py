@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,6 +55,8 @@ from expound.reports.text import replace_control_characters
 
 SHOWN = 20
 """Examples on a page: each is shown once per method."""
+RESAMPLES = 2000
+"""Resamples of the examples for the difference of two comparisons."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,8 +92,40 @@ class Comparison:
         return make_titles(dict.fromkeys(map(str, self.results["method"])))
 
     def difference(self, other: Comparison) -> pd.DataFrame:
-        """Return the change from another comparison of the same examples to this one, see `compute_difference`."""
-        return compute_difference(self, other)
+        """Return the change since another comparison of the same examples, of every metric and method that both have.
+
+        Values are paired by example; costs are left out.
+
+        Columns: method, metric, before, after (means over the `examples` for which both are defined), difference, low,
+        high (its 95 % bootstrap interval), p (two-sided paired bootstrap, Holm over all rows, at least 2^(1-n) for n
+        examples; NaN for `random`, which is a control and not tested), examples.
+
+        Raises:
+            ExpoundError: other examples or targets, or no method and metric with the same settings in both.
+        """
+        if [_question_key(row) for row in self.examples] != [_question_key(row) for row in other.examples]:
+            raise ExpoundError(
+                "the two comparisons are of different examples: give both the same --data, --split and --limit"
+            )
+        if self.config["target"] != other.config["target"]:
+            raise ExpoundError(f"one comparison explains {self.config['target']}, the other {other.config['target']}")
+        metrics = [
+            name for name in _find_common(self, other, "metrics") if name in self.results and name in other.results
+        ]
+        methods = _find_common(self, other, "methods")
+        if not methods or not metrics:
+            raise ExpoundError("the two comparisons have no method and metric with the same settings in common")
+        # Shared resamples make the intervals of all rows comparable.
+        resamples = draw_resamples(len(self.examples), RESAMPLES, self.config.get("seed", 0))
+        rows = []
+        for method in methods:
+            for metric in metrics:
+                after, before = _metric_values(self, method, metric), _metric_values(other, method, metric)
+                rows.append({"method": method, "metric": metric} | compute_change(after, before, resamples))
+        frame = pd.DataFrame(rows)
+        # A test of the control would cost the tests of the methods some of their power.
+        frame.loc[frame["method"].str.partition("?")[0] == CONTROL, "p"] = np.nan
+        return frame.assign(p=adjust_p_values(frame["p"].tolist(), "holm"))
 
     @property
     def win_rates(self) -> pd.DataFrame:
@@ -238,19 +272,20 @@ class Comparison:
         by_method: dict[int, dict[str, Explanation]] = {}
         for method, item in zip(self.results["method"], self.attributions, strict=False):
             by_method.setdefault(item.index, {})[method] = item
-        return [self._view(index, by_method[index]) for index in sorted(by_method)[:SHOWN]]
-
-    def _view(self, index: int, attributions: dict[str, Explanation]) -> ExampleView:
-        row, first = self.examples[index], next(iter(attributions.values()))
-        return ExampleView(
-            index=index,
-            texts=first.texts,
-            label=row.get("label_name"),
-            prediction=first.prediction.text if first.prediction else "",
-            rationale=_rationale_spans(row, first.texts),
-            attributions=attributions,
-            picture=encode_data_url(row["image"]) if "image" in row else "",
-        )
+        views = []
+        for index, attributions in sorted(by_method.items())[:SHOWN]:
+            row, first = self.examples[index], next(iter(attributions.values()))
+            view = ExampleView(
+                index=index,
+                texts=first.texts,
+                label=row.get("label_name"),
+                prediction=first.prediction.text if first.prediction else "",
+                rationale=_rationale_spans(row, first.texts),
+                attributions=attributions,
+                picture=encode_data_url(row["image"]) if "image" in row else "",
+            )
+            views.append(view)
+        return views
 
 
 def name_card(card: MetricCard, column: str) -> MetricCard:
@@ -272,58 +307,6 @@ def _rationale_spans(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans
     return spans
 
 
-RESAMPLES = 2000
-
-
-class JudgedResults(Protocol):
-    """The part of a `Comparison` that a difference needs."""
-
-    @property
-    def results(self) -> pd.DataFrame:
-        """One row per example and method, one column per metric."""
-
-    @property
-    def examples(self) -> Sequence[dict[str, Any]]:
-        """The rows that were compared."""
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The resolved configuration."""
-
-
-def compute_difference(new: JudgedResults, old: JudgedResults) -> pd.DataFrame:
-    """Return the change of every metric for every method that both have, paired by example, without costs.
-
-    Columns: method, metric, before, after (means over the `examples` for which both are defined), difference, low,
-    high (its 95 % bootstrap interval), p (two-sided paired bootstrap, Holm over all rows, at least 2^(1-n) for n
-    examples; NaN for `random`, which is a control and not tested), examples.
-
-    Raises:
-        ExpoundError: other examples or targets, or no method and metric with the same settings in both.
-    """
-    if [_question_key(row) for row in new.examples] != [_question_key(row) for row in old.examples]:
-        raise ExpoundError(
-            "the two comparisons are of different examples: give both the same --data, --split and --limit"
-        )
-    if new.config["target"] != old.config["target"]:
-        raise ExpoundError(f"one comparison explains {new.config['target']}, the other {old.config['target']}")
-    metrics = [name for name in _find_common(new, old, "metrics") if name in new.results and name in old.results]
-    methods = _find_common(new, old, "methods")
-    if not methods or not metrics:
-        raise ExpoundError("the two comparisons have no method and metric with the same settings in common")
-    # Shared resamples make the intervals of all rows comparable.
-    resamples = draw_resamples(len(new.examples), RESAMPLES, new.config.get("seed", 0))
-    rows = []
-    for method in methods:
-        for metric in metrics:
-            after, before = _metric_values(new, method, metric), _metric_values(old, method, metric)
-            rows.append({"method": method, "metric": metric} | compute_change(after, before, resamples))
-    frame = pd.DataFrame(rows)
-    # A test of the control would cost the tests of the methods some of their power.
-    frame.loc[frame["method"].str.partition("?")[0] == CONTROL, "p"] = np.nan
-    return frame.assign(p=adjust_p_values(frame["p"].tolist(), "holm"))
-
-
 def _question_key(row: Mapping[str, Any]) -> list[Any]:
     """Return the question of a row without its label and response, which differ between models."""
     key = [row.get(name) for name in ("text", "text_pair", *EXCHANGE) if name != "response"]
@@ -332,7 +315,7 @@ def _question_key(row: Mapping[str, Any]) -> list[Any]:
     return key
 
 
-def _find_common(new: JudgedResults, old: JudgedResults, what: str) -> list[str]:
+def _find_common(new: Comparison, old: Comparison, what: str) -> list[str]:
     """Return the names of methods or metrics with the same settings in both."""
     common = []
     for name, params in new.config[what].items():
@@ -344,7 +327,7 @@ def _find_common(new: JudgedResults, old: JudgedResults, what: str) -> list[str]
 
 
 def compute_change(after: Floats, before: Floats, resamples: Counts) -> dict[str, Any]:
-    """Return the change between two runs' values [N] of the same examples: the columns of `compute_difference`."""
+    """Return the change between two runs' values [N] of the same examples: the columns of `Comparison.difference`."""
     defined = np.isfinite(after) & np.isfinite(before)
     count, change = int(defined.sum()), np.where(defined, after - before, np.nan)
     if not count:
@@ -357,7 +340,7 @@ def compute_change(after: Floats, before: Floats, resamples: Counts) -> dict[str
     return row | {"low": float(low[0, 0]), "high": float(high[0, 0]), "p": p, "examples": count}
 
 
-def _metric_values(side: JudgedResults, method: str, metric: str) -> Floats:
+def _metric_values(side: Comparison, method: str, metric: str) -> Floats:
     """Return a metric's value for each example, in the order of the examples."""
     part = side.results[side.results["method"] == method].set_index("example")[metric]
     return part.reindex(range(len(side.examples))).to_numpy(dtype=np.float64)

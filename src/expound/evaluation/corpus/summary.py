@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.stats import rankdata
+from scipy.spatial.distance import jensenshannon
 
+from expound.data.alignment import Word
+from expound.data.readers.marked import find_marked_units
 from expound.errors import ExpoundError
 from expound.evaluation.corpus.parts import CorpusParts, split_rows
 from expound.reports.table import Table
@@ -130,10 +132,7 @@ def compute_distance(before: WordStatistics, after: WordStatistics) -> float:
     """Return the Jensen–Shannon distance, from 0 to 1, of the corpora's distributions of absolute shares over words."""
     one, other = _absolute_shares(before), _absolute_shares(after)
     vocabulary = sorted(one.keys() | other.keys())
-    masses = np.array([(one[word], other[word]) for word in vocabulary])
-    first, second = (masses / masses.sum(0)).T
-    middle = (first + second) / 2
-    return float(np.sqrt((stats.entropy(first, middle, 2) + stats.entropy(second, middle, 2)) / 2))
+    return float(jensenshannon([one[word] for word in vocabulary], [other[word] for word in vocabulary], base=2))
 
 
 def _absolute_shares(words: WordStatistics) -> defaultdict[str, float]:
@@ -209,7 +208,8 @@ class CorpusSummary:
         values["clusters"] = []
         for cluster in self.clusters:
             shown = {"size": cluster.size, "labels": dict(cluster.labels), "words": cluster.words}
-            values["clusters"].append(shown | {"examples": _sort_nearest(cluster.nearest)})
+            examples = [(-index, text) for _, index, text in sorted(cluster.nearest, reverse=True)]
+            values["clusters"].append(shown | {"examples": examples})
         values["disagreeing"] = self.disagreeing[:top]
         return values
 
@@ -276,16 +276,12 @@ def rationale_auc(row: Mapping[str, Any]) -> float | None:
     """Return the chance that a marked word has a higher score than an unmarked one; None without both kinds."""
     if row["rationale"] is None:
         return None
-    is_marked = np.zeros(len(row["units"]), dtype=bool)
-    for word, unit in enumerate(row["units"]):
-        for segment, first, last in row["rationale"]:
-            if unit["segment"] == segment and unit["start"] < last and first < unit["end"]:
-                is_marked[word] = True
+    is_marked = np.array(find_marked_units([Word(**unit) for unit in row["units"]], row["rationale"]), dtype=bool)
     marked, unmarked = int(is_marked.sum()), int((~is_marked).sum())
     if not marked or not unmarked:
         return None
     # The Mann–Whitney statistic from ranks; ties count one half.
-    rank_sum = rankdata(row["scores"][0])[is_marked].sum()
+    rank_sum = stats.rankdata(row["scores"][0])[is_marked].sum()
     return float((rank_sum - marked * (marked + 1) / 2) / (marked * unmarked))
 
 
@@ -308,15 +304,11 @@ def _find_clusters(parts: CorpusParts, count: int, top: int, seed: int) -> list[
         for word, mass in cluster.mass.items():
             corpus_share[word] += mass / rows
     for cluster in clusters:
-        cluster.words = _find_typical_words(cluster, corpus_share, top)
+        shares = {word: mass / cluster.size for word, mass in cluster.mass.items()}
+        ranked = sorted((-abs(share - corpus_share[word]), word) for word, share in shares.items())
+        cluster.words = [(word, shares[word]) for _, word in ranked[:top]]
     found = [cluster for cluster in clusters if cluster.size]
     return sorted(found, key=lambda cluster: -cluster.size)
-
-
-def _find_typical_words(cluster: Cluster, corpus_share: Mapping[str, float], top: int) -> list[tuple[str, float]]:
-    shares = {word: mass / cluster.size for word, mass in cluster.mass.items()}
-    ranked = sorted(shares, key=lambda word: (-abs(shares[word] - corpus_share[word]), word))
-    return [(word, shares[word]) for word in ranked[:top]]
 
 
 def _assign_to_clusters(means: MiniBatchKMeans, batch: list[dict[str, Any]], clusters: list[Cluster], top: int) -> None:
@@ -346,10 +338,6 @@ def _push_bounded(heap: list[tuple[float, int, str]], item: tuple[float, int, st
         heapq.heappushpop(heap, item)
 
 
-def _sort_nearest(nearest: list[tuple[float, int, str]]) -> list[tuple[int, str]]:
-    return [(-index, text) for _, index, text in sorted(nearest, reverse=True)]
-
-
 LONGEST = 200
 """Characters of a text that are shown."""
 
@@ -367,7 +355,12 @@ def make_word_tables(corpus: CorpusSummary, top: int) -> dict[str, Table]:
 
 def make_cluster_table(corpus: CorpusSummary, longest: int = LONGEST) -> Table:
     """Return the table of groups of explanations; typical texts are cut to `longest` characters."""
-    rows = [_make_cluster_row(cluster, longest) for cluster in corpus.clusters]
+    rows = []
+    for cluster in corpus.clusters:
+        classes = ", ".join(f"{label} {count}" for label, count in cluster.labels.most_common())
+        words = ", ".join(f"{word} {share:+.2f}" for word, share in cluster.words[:5])
+        typical = shorten(" ".join(max(cluster.nearest)[2].split()), longest)
+        rows.append((str(cluster.size), classes, words, typical))
     return Table(("Size", "Classes", "Words", "Typical"), rows, texts=4)
 
 
@@ -387,12 +380,6 @@ def make_change_table(corpus: CorpusSummary, top: int, level: float = 1.0) -> Ta
         shares = f"{row['before']:+.3f}", f"{row['after']:+.3f}"
         rows.append((row["label"], row["word"], *shares, _format_interval(row), f"{row['p']:.2g}"))
     return Table(("Class", "Word", "Before", "After", "Interval of the change", "p, adjusted"), rows, texts=2)
-
-
-def _make_cluster_row(row: Cluster, longest: int) -> tuple[str, ...]:
-    classes = ", ".join(f"{label} {count}" for label, count in row.labels.most_common())
-    words = ", ".join(f"{word} {share:+.2f}" for word, share in row.words[:5])
-    return str(row.size), classes, words, shorten(" ".join(max(row.nearest)[2].split()), longest)
 
 
 def _format_interval(row: Mapping[Any, Any]) -> str:

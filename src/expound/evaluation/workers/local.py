@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -16,6 +16,7 @@ from multiprocessing.context import SpawnProcess
 from multiprocessing.resource_tracker import ensure_running
 
 import torch
+from accelerate.utils import patch_environment
 from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
@@ -121,7 +122,7 @@ class LocalWorkers:
         # Not forked: CUDA and torch's thread pools do not survive a fork.
         context = mp.get_context("spawn")
         process = context.Process(target=_run_worker, args=(theirs, self.threads), name=f"worker {number}")
-        with _set_environment(variables), _block_signals():
+        with patch_environment(**variables), _block_signals():
             process.start()
         # With our copy of their end open, the worker's death would never close the pipe.
         theirs.close()
@@ -195,18 +196,3 @@ def _gpu_name(number: int) -> str:
     """Return the name of a GPU that CUDA_VISIBLE_DEVICES lets this process see."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return names[number] if number < len(names) else str(number)
-
-
-@contextmanager
-def _set_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes that start in the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
