@@ -64,8 +64,10 @@ def serve(
     """
     if not model:
         raise ExpoundError("nothing to serve: give --model")
+    if api and task not in (None, "generation"):
+        raise ExpoundError("--api serves language models: give --model, with --task generation or without --task")
     if api:
-        task = _require_language_model(task)
+        task = "generation"
     check(models=model, data=data, methods=methods, device=device, dtype=dtype)
     require_web()
     from expound.evaluation.compare.choice import list_native_methods
@@ -81,13 +83,6 @@ def serve(
     listener = listen(host, port, name)
     services = _make_services(explained, sources, specs, rows, seed, task, listener.address if api else None)
     listener.run(Site(listener.token, hosts=listener.hosts, address=listener.address, **services))
-
-
-def _require_language_model(task: str | None) -> str:
-    """Return the task of the API's models. Raises ExpoundError for another one."""
-    if task not in (None, "generation"):
-        raise ExpoundError("--api serves language models: give --model, with --task generation or without --task")
-    return "generation"
 
 
 def _choose_api_token(address: str) -> str:

@@ -60,7 +60,6 @@ Unit = Annotated[
         "generation: source if examples have sources, else sentence."
     ),
 ]
-Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all if the data is one file.")]
 SplitOrAll = Annotated[str | None, typer.Option(help="train, dev, test or all. Default: dev; for a single file: all.")]
 Methods = Annotated[
     str | None,

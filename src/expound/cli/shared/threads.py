@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from expound.cli.shared.console import say
+from expound.data.hub import CONFIG, read_json_object
 
 Threads = Annotated[
     int | None,
@@ -29,12 +29,9 @@ TOKENS, ROUNDS = 512, 5
 
 
 def set_threads(threads: int | None, hidden: int | None, device: str | None = None) -> None:
-    """Set the number of torch threads, and print it if several are available.
+    """Set the number of torch threads, and print it if several are available; on a GPU it is left as it is.
 
-    Args:
-        threads: the value of `--threads`.
-        hidden: the model's hidden size, None if it is unknown.
-        device: the value of `--device`; on a GPU the number is left as it is.
+    `threads` and `device` are values of options; `hidden` is the model's hidden size, None if it is unknown.
     """
     import torch
 
@@ -64,11 +61,7 @@ def hidden_size(source: Any) -> int | None:
     if str(source) in SIZES:
         return int(SIZES[str(source)]["hidden_size"])
     path = Path(source)
-    file = path if path.is_file() else path / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    config = read_json_object(path if path.is_file() else path / CONFIG)
     for name in ("hidden_size", "dim", "n_embd", "d_model"):
         if name in config:
             return int(config[name])

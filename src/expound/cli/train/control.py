@@ -69,10 +69,7 @@ def print_over_seeds(
 ) -> None:
     """Print mean and standard deviation of each dev metric over seeds, and the difference to the control if it was run.
 
-    Args:
-        recipe: the recipe.
-        results: a run per seed.
-        values: what `print_difference` returned, per seed; empty without control runs.
+    `results`: a run per seed; `values`: what `print_difference` returned, per seed; empty without control runs.
     """
     import numpy as np
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from expound.cli.shared.console import console, say
 from expound.cli.train.control import describe_difference, judge
-from expound.data.hub import CONFIG, read_explainer_name
+from expound.data.hub import CONFIG, read_explainer_name, read_json_object
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:
@@ -52,12 +51,8 @@ def say_next_commands(
 ) -> None:
     """Say how to look at the run's explanations, and how to judge them.
 
-    Args:
-        recipe: the recipe.
-        result: its run.
-        start: the model that the run began with.
-        data: the options of the data to judge on.
-        prompt: the options of a prompted model.
+    `start`: the model that the run began with; `data`: the options of the data to judge on; `prompt`: the options of a
+    prompted model.
     """
     folder = Path(result.output_dir)
     saved = find_saved_explainers(folder)
@@ -96,8 +91,5 @@ def _say_command(*words: str) -> None:
 
 def _is_classifier(start: str) -> bool:
     """Return whether a folder holds a model with a trained head, which can be compared with the new one."""
-    try:
-        config: dict[str, Any] = json.loads((Path(start).expanduser() / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    config = read_json_object(Path(start).expanduser() / CONFIG)
     return any("Classification" in name for name in config.get("architectures") or ())

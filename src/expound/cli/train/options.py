@@ -18,6 +18,7 @@ from expound.cli.shared.stopping import set_stop_message
 from expound.cli.shared.threads import Threads, hidden_size, set_threads
 from expound.cli.train.control import print_difference, print_over_seeds, require_effect
 from expound.cli.train.next_steps import print_change, say_next_commands
+from expound.data.provenance import RECORD, read_record
 from expound.errors import ExpoundError, check_choice
 
 if TYPE_CHECKING:
@@ -261,17 +262,9 @@ def say_bounds(result: TrainResult) -> None:
         say(f"for er_constrained with the same guide: {bounds} (means over several seeds are better)")
 
 
-def _read_record(result: TrainResult) -> dict[str, Any]:
-    """Return the run's record."""
-    import json
-
-    record: dict[str, Any] = json.loads((Path(result.output_dir) / "expound_run.json").read_text(encoding="utf-8"))
-    return record
-
-
 def _describe_loss(result: TrainResult) -> str:
     """Return the formula of the loss, empty if all weights are 1."""
-    objectives = _read_record(result)["config"].get("objectives", {})
+    objectives = read_record(Path(result.output_dir) / RECORD)["config"].get("objectives", {})
     terms, is_weighted = [], False
     for name, params in objectives.items():
         weight = params.get("weight", 1)
@@ -294,7 +287,7 @@ def _describe_best_epoch(result: TrainResult) -> str:
     if not epochs:
         return ""
     last = evaluations[-1]["epoch"]
-    arguments = _read_record(result)["config"].get("arguments", {})
+    arguments = read_record(Path(result.output_dir) / RECORD)["config"].get("arguments", {})
     planned = arguments.get("num_train_epochs", 3)
     # The last evaluation of a whole run can lie before its end, so half an epoch may be missing.
     stopped = f" (stopped early: {planned:g} were planned)" if last < planned - 0.5 else ""
@@ -305,7 +298,7 @@ def _describe_best_epoch(result: TrainResult) -> str:
 def print_report(result: TrainResult, split: str, count: int) -> None:
     """Print a search's runs, and the metrics on `count` rows of a split; exit with the signal's code if stopped."""
     require_finished(result)
-    record = _read_record(result)
+    record = read_record(Path(result.output_dir) / RECORD)
     if "search" in record:
         print_search(record["search"])
     # A recipe may take a sample of the dev rows that are given.
