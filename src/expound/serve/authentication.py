@@ -91,9 +91,7 @@ def set_admin_cookie(request: Request, response: Response) -> None:
 def make_csrf_token(request: Request, token: str | None = None) -> str:
     """Return the token that the forms of a page send back, derived from a cookie that other sites cannot read.
 
-    Args:
-        request: The request for the page.
-        token: A visitor's token, if the cookie is not set yet.
+    `token`: a visitor's token, if the cookie is not set yet.
     """
     return compute_hmac(token or _get_csrf_secret(request), "csrf")
 

@@ -90,12 +90,7 @@ MAX_ADDRESSES = 10_000
 
 
 class WrongTokens:
-    """Counts the wrong tokens of each address; after too many, the address has to wait after each further one.
-
-    Args:
-        allowed: wrong tokens before an address has to wait.
-        seconds: seconds to wait after each further one.
-    """
+    """Counts the wrong tokens of each address; after `allowed`, it has to wait `seconds` after each further one."""
 
     def __init__(self, allowed: int, seconds: float) -> None:
         self.allowed, self.seconds = allowed, seconds

@@ -167,9 +167,7 @@ SendLine = Callable[[str], None]
 def stream_events(work: WorkQueue, run: Callable[[SendEvent, Event], None]) -> AsyncIterator[str]:
     """Submit `run` to the queue and return the events that it sends, followed by the event `end`.
 
-    Args:
-        work: The queue.
-        run: The work, called with a function that sends an event and with an event that is set to stop it.
+    `run` is called with a function that sends an event, and with an event that is set to stop it.
 
     Raises:
         BusyError: the queue is full. It is raised by the call, so that the response is 503 and not a broken stream.
@@ -201,9 +199,7 @@ async def _end_events(lines: AsyncIterator[str]) -> AsyncIterator[str]:
 def stream_lines(work: WorkQueue, run: Callable[[SendLine, Event], None]) -> AsyncIterator[str]:
     """Submit `run` to the queue and return the lines that it sends; at their end, its exception is raised.
 
-    Args:
-        work: The queue.
-        run: The work, called with a function that sends lines and with an event that is set to stop it.
+    `run` is called with a function that sends lines, and with an event that is set to stop it.
 
     Raises:
         BusyError: the queue is full; raised by the call. The iterator raises it when the work's time is up.

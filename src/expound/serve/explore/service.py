@@ -218,11 +218,7 @@ class Explorer:
     ) -> list[OutputScore]:
         """Return the model's output for the question without the removed units; see `tasks.score_outputs`.
 
-        Args:
-            question: The question.
-            removed: Numbers of the removed units.
-            stop: Stops the work when it is set.
-            write: Receives the words of an answer as they are generated.
+        `write` receives the words of an answer as they are generated.
 
         Raises:
             ExpoundError: the question cannot be encoded.

@@ -166,14 +166,8 @@ def make_train_command(model: ExplainedModel) -> str:
 def score_outputs(model: ExplainedModel, batch: Batch, output: Tensor, question: Question) -> list[OutputScore]:
     """Return what is shown of the model's output for a batch of one example, possibly with parts removed.
 
-    Args:
-        model: The model.
-        batch: The whole example.
-        output: The probabilities [1, C] of the example without the removed parts; of an answer its table [1, R, 2].
-        question: The question.
-
-    Returns:
-        The value of each label, of the extracted answer, or of the whole generated answer and each of its T parts.
+    `output`: the probabilities [1, C] of the example without the removed parts; of an answer its table [1, R, 2].
+    Returns the value of each label, of the extracted answer, or of the whole generated answer and each of its T parts.
     """
     if is_generating(model):
         exchange = get_exchange(batch)
