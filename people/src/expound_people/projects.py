@@ -143,9 +143,10 @@ def _check_explanations(items: Sequence[StudyItem], kind: str) -> None:
         # A generated answer has no list of labels to choose from, so it cannot be predicted on a form.
         if kind != "rank":
             raise ExpoundError("explanations of generated answers can be ranked: choose the kind rank")
-        units = ", ".join(sorted({explanation.unit for explanation in explanations}))
-        if "," in units:
-            raise ExpoundError(f"people would tell methods by their units ({units}): compare them with one --unit")
+        units = sorted({explanation.unit for explanation in explanations})
+        if len(units) > 1:
+            names = ", ".join(units)
+            raise ExpoundError(f"people would tell methods by their units ({names}): compare them with one --unit")
     for explanation in explanations:
         # Annotators are told what the model predicts, so an explanation of another class would mislead them.
         if explanation.prediction is not None and explanation.target.text != explanation.prediction.text:
@@ -170,8 +171,9 @@ def _store_marks(session: Session, project: Project, items: Sequence[StudyItem])
 
 def _make_unique_name(person: str, taken: Collection[str]) -> str:
     """Return a name shortened to the maximum length, with a number if the shortened name is taken."""
-    numbered = (f"{person[: MAX_NAME_LENGTH - len(f' {number}')]} {number}" for number in count(2))
-    return next(name for name in chain([person[:MAX_NAME_LENGTH]], numbered) if name not in taken)
+    ends = chain([""], (f" {number}" for number in count(2)))
+    names = (person[: MAX_NAME_LENGTH - len(end)] + end for end in ends)
+    return next(name for name in names if name not in taken)
 
 
 def find_project(session: Session, name: str) -> Project:

@@ -50,7 +50,9 @@ def to_results_json(session: Session, project: Project) -> bytes:
     """Return all results as JSON with the protocol's digest; numbers that are undefined are null."""
     findings = compute_findings(session, project, find_excluded(session, project))
     model = fit_effects(session, project)
-    mixed_model = model and model._asdict() | {"effects": [effect._asdict() for effect in model.effects]}
+    mixed_model = None
+    if model is not None:
+        mixed_model = model._asdict() | {"effects": [effect._asdict() for effect in model.effects]}
     numbers = ("answers", "alpha", "w_examples", "n_examples", "w_people", "f1")
     content = {
         "study": project.name,

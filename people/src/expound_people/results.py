@@ -87,10 +87,8 @@ def compute_findings(session: Session, project: Project, excluded: Collection[in
 
 def pair_guesses(answers: Sequence[AnnotatorAnswer]) -> list[Guess]:
     """Pair each annotator's first and second guess on an example; examples with one guess are left out."""
-    first = {}
-    for answer in answers:
-        if answer.phase == BEFORE:
-            first[answer.annotator_id, answer.item_id] = answer.content["guess"]
+    earlier = [answer for answer in answers if answer.phase == BEFORE]
+    first = {(answer.annotator_id, answer.item_id): answer.content["guess"] for answer in earlier}
     pairs = []
     for answer in answers:
         key = (answer.annotator_id, answer.item_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import BytesIO
 from itertools import accumulate, compress
 from typing import Any
 
@@ -16,6 +15,7 @@ from expound.data.alignment import split_words
 from expound.data.readers.marked import find_marked_units, split_units
 from expound.reports.explanations import Explanation
 from expound.reports.records import Exchange, Target, Unit
+from expound.serve.pictures import encode_png
 from expound_people.items import ChangedVersion, StudyItem
 from expound_people.kinds import KINDS
 from expound_people.protocol.file import KnownPart, Protocol
@@ -96,9 +96,7 @@ def _make_item(part: KnownPart) -> StudyItem:
     shade = np.random.default_rng([rows, columns]).integers(90, 170, (rows, columns, 1)).repeat(3, 2)
     shade[part.square[0] - 1, part.square[1] - 1] = (205, 40, 40)
     pixels = shade.astype(np.uint8).repeat(SQUARE_PIXELS, 0).repeat(SQUARE_PIXELS, 1)
-    buffer = BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return StudyItem((), prediction=part.prediction, picture=buffer.getvalue())
+    return StudyItem((), prediction=part.prediction, picture=encode_png(Image.fromarray(pixels)))
 
 
 def _make_explanations(

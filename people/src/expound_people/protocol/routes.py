@@ -99,8 +99,8 @@ def _save_submission(request: Request, step: str, form: authentication.Form) -> 
 def get_picture(request: Request) -> Response:
     """Return the picture (PNG) of the instructions' example."""
     with open_progress(request) as (_, progress):
-        example = progress.protocol and progress.protocol.instructions.example
-    image = example and make_planted_example(example)[0].picture
+        example = None if progress.protocol is None else progress.protocol.instructions.example
+    image = None if example is None else make_planted_example(example)[0].picture
     if image is None:
         raise HTTPException(404, "This example has no picture.")
     return Response(image, media_type="image/png")

@@ -121,9 +121,7 @@ def _read_consent(protocol: Protocol, form: Form) -> dict[str, Any]:
 
 def _read_comprehension(protocol: Protocol, form: Form) -> dict[str, Any]:
     questions = protocol.comprehension.questions if protocol.comprehension else []
-    answers = []
-    for number, question in enumerate(questions):
-        answers.append(_read_choice(question.choices, form.get(f"q{number}", ())))
+    answers = [_read_choice(check.choices, form.get(f"q{number}", ())) for number, check in enumerate(questions)]
     return {"given": answers, "right": answers == [question.answer for question in questions]}
 
 

@@ -65,7 +65,8 @@ def render_step(
         protocol=protocol.model_dump(),
         step=step,
         problem=problem,
-        again=step in (attempt.name for attempt in stages.load_steps(session, progress.annotator)),
+        # Only the comprehension check can be attempted again.
+        again=step in {attempt.name for attempt in stages.load_steps(session, progress.annotator)},
         sent=form or {},
         example=example,
     )
