@@ -291,22 +291,33 @@ def _encode_row(
         prompt_text += moved
     kinds = (*prompt.kinds, *["thought"] * (len(texts) - len(prompt.kinds)))
     names = (*prompt.names, *kinds[len(prompt.kinds) :])
+    start = len(tokens.ids) + len(model.decoder_start_ids)
     added = [*model.decoder_start_ids, *response.ids]
-    added_tokens, count = model.tokenizer.convert_ids_to_tokens(added), len(added)
-    whole = TemplateEncoding(
-        [*tokens.ids, *added],
-        [*tokens.tokens, *added_tokens],
-        [*tokens.offsets, *[(0, 0)] * count],
-        [*tokens.sequence_ids, *[None] * count],
-        [*tokens.special_tokens_mask, *[1] * count],
-        [0] * (len(tokens.ids) + count),
-    )
+    whole = _append_tokens(model.tokenizer, tokens, added, [(0, 0)] * len(added), [None] * len(added))
     alignment = align(texts, cast("Encoding", whole), truncated=is_cut)
     exchange = Exchange(
         prompt_text, number_duplicates(names), tuple(extents), kinds, response.text,
-        tuple(added_tokens[len(model.decoder_start_ids) :]), response.spans, response.parts,
+        tuple(whole.tokens[start:]), response.spans, response.parts,
     )  # fmt: skip
     return whole, alignment, exchange
+
+
+def _append_tokens(
+    tokenizer: Any,
+    tokens: TemplateEncoding,
+    ids: Sequence[int],
+    offsets: Sequence[tuple[int, int]],
+    sides: Sequence[int | None],
+) -> TemplateEncoding:
+    """Return the tokens with further ones after them, of which those without a text are special."""
+    return TemplateEncoding(
+        [*tokens.ids, *ids],
+        [*tokens.tokens, *tokenizer.convert_ids_to_tokens(list(ids))],
+        [*tokens.offsets, *offsets],
+        [*tokens.sequence_ids, *sides],
+        [*tokens.special_tokens_mask, *(int(side is None) for side in sides)],
+        [0] * (len(tokens.ids) + len(ids)),
+    )
 
 
 def _move_thoughts(
@@ -327,14 +338,7 @@ def _move_thoughts(
         is_inside = first < end and last > start
         sides.append(side if is_inside else None)
         offsets.append((max(first, start) - start, min(last, end) - start) if is_inside else (0, 0))
-    extended = TemplateEncoding(
-        [*tokens.ids, *response.ids[:count]],
-        [*tokens.tokens, *tokenizer.convert_ids_to_tokens(list(response.ids[:count]))],
-        [*tokens.offsets, *offsets],
-        [*tokens.sequence_ids, *sides],
-        [*tokens.special_tokens_mask, *(int(own is None) for own in sides)],
-        [0] * (len(tokens.ids) + count),
-    )
+    extended = _append_tokens(tokenizer, tokens, response.ids[:count], offsets, sides)
     spans = tuple((first - cut, last - cut) for first, last in response.spans[count:])
     parts = tuple(Part(kind, first - cut, last - cut) for kind, first, last in response.parts if kind != "thought")
     moved = Response(response.ids[count:], text[cut:], spans, parts)
