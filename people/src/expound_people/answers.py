@@ -46,9 +46,7 @@ class AnnotatorProgress:
     @property
     def protocol(self) -> Protocol | None:
         """Return the project's protocol; None if it has none."""
-        if self.project.protocol is None:
-            return None
-        return parse_protocol(self.project.protocol)
+        return None if self.project.protocol is None else parse_protocol(self.project.protocol)
 
     @property
     def digest(self) -> str:
@@ -58,9 +56,7 @@ class AnnotatorProgress:
     @property
     def title(self) -> str:
         """Return the study's title on annotators' pages."""
-        if self.protocol is None:
-            return self.project.name
-        return self.protocol.title
+        return self.project.name if self.protocol is None else self.protocol.title
 
     @property
     def language(self) -> str:

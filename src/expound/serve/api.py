@@ -180,9 +180,7 @@ def answer_chat(explorer: Explorer, asked: ChatRequest, send: SendDelta, stop: E
         if text.strip() and row["response"]:
             annotations = _annotate(explorer, asked, row, stop)
         send({"annotations": annotations})
-    reason = "length"
-    if ids[-1] in end_ids or follower.is_stopped:
-        reason = "stop"
+    reason = "stop" if ids[-1] in end_ids or follower.is_stopped else "length"
     return Answer(text, annotations, reason, usage)
 
 

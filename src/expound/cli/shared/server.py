@@ -97,6 +97,4 @@ def _url_host(name: str) -> str:
 
 def _public_address(name: str, port: int) -> str:
     """Return the URL for browsers: the given address, or the host name with the server's port."""
-    if "://" in name:
-        return name.rstrip("/")
-    return f"http://{_url_host(name)}:{port}"
+    return name.rstrip("/") if "://" in name else f"http://{_url_host(name)}:{port}"

@@ -66,9 +66,7 @@ class Recipes(TyperGroup):
         """Return the command of a recipe, None if the registry has no such recipe."""
         from expound.recipes import RECIPES
 
-        if cmd_name not in RECIPES:
-            return None
-        return make_command(cmd_name, RECIPES[cmd_name])
+        return make_command(cmd_name, RECIPES[cmd_name]) if cmd_name in RECIPES else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the recipe's command, after a check of names that would otherwise fail once torch is imported."""

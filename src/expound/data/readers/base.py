@@ -72,9 +72,7 @@ class Reader(ABC):
     def default_split(self) -> str:
         """The split that is used unless another is named: dev, or the last one of data without dev."""
         splits = self.splits()
-        if "dev" in map(normalize_split_name, splits):
-            return "dev"
-        return splits[-1]
+        return "dev" if "dev" in map(normalize_split_name, splits) else splits[-1]
 
     def describe_columns(self) -> str:
         """Return a line that says which columns are read and which are not; empty if the format leaves no choice."""

@@ -113,9 +113,7 @@ def _parse_marks(results: list[Any], names: Sequence[str], texts: Sequence[str],
         value = _get_value(result)
         if not {"start", "end"} <= value.keys() or value.keys().isdisjoint(("labels", "hypertextlabels", "text")):
             continue
-        side = 0
-        if result.get("to_name") in names:
-            side = names.index(result["to_name"])
+        side = names.index(result["to_name"]) if result.get("to_name") in names else 0
         start, end = _parse_span(texts[side], value, where)
         if start < end:
             yield side, start, end

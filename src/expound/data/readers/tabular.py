@@ -51,9 +51,7 @@ class Tabular(ColumnOptions, Reader):
     @property
     def default_split(self) -> str:
         """The split that is used unless another is named: all of a file without a split column, else dev."""
-        if self.split_column or Path(self.path).is_dir():
-            return "dev"
-        return "all"
+        return "dev" if self.split_column or Path(self.path).is_dir() else "all"
 
     def describe_columns(self) -> str:
         """Return a line on the columns of the first rows; empty for generated text."""
