@@ -48,7 +48,7 @@ def fit_mixed_model(observations: Sequence[Observation]) -> MixedModel:
     """Fit value ~ method + (1 | person) + (1 | item) by restricted maximum likelihood (statsmodels' MixedLM).
 
     Raises:
-        ExpoundError: fewer than two annotators, items or methods.
+        ExpoundError: fewer than two annotators, items or methods, or no variance: all values of each method are equal.
     """
     # Imported here because statsmodels is slow to import, and only results of studies need it.
     from statsmodels.regression.mixed_linear_model import MixedLM
@@ -57,6 +57,8 @@ def fit_mixed_model(observations: Sequence[Observation]) -> MixedModel:
     for factor in ("person", "item", "method"):
         if table[factor].nunique() < 2:
             raise ExpoundError(f"a mixed model needs two of each {factor} or more, found {table[factor].nunique()}")
+    if table.groupby("method")["value"].nunique().max() == 1:
+        raise ExpoundError("a mixed model needs values that differ, found the same one everywhere for each method")
     # MixedLM nests random effects in groups. A single group with variance components makes them crossed instead.
     model = MixedLM.from_formula(
         "value ~ 0 + C(method)",
@@ -67,7 +69,8 @@ def fit_mixed_model(observations: Sequence[Observation]) -> MixedModel:
     with warnings.catch_warnings():
         # A variance of 0 lies on the boundary of the parameter space. It is a valid result, and reported as 0.
         warnings.simplefilter("ignore")
-        fitted = model.fit(reml=True)
+        # Without derivatives: the others stop far from the best likelihood if a variance is 0.
+        fitted = model.fit(reml=True, method="nm", maxiter=2000)
     methods = sorted(table["method"].unique())
     intervals = np.asarray(fitted.conf_int())[: len(methods)]
     effects = []
