@@ -87,8 +87,8 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
         ("interpretable_attention?untrained=true&normalizer=softmax&special_tokens=no",
          InterpretableAttention.for_model(model, normalizer="softmax", special_tokens=False)),
     ):  # fmt: skip
-        assert torch.equal(explainer(spec).attribute(model, batch), made.attribute(model, batch))
-        assert explainer(spec).name == made.name
+        assert torch.equal(explainer(spec, model).attribute(model, batch), made.attribute(model, batch))
+        assert explainer(spec, model).name == made.name
     for wrong, message in (
         ("layer=last", "unknown parameter"),
         ("used_layers=lost", "used_layers 'lost'. Did you mean 'last'"),
@@ -96,7 +96,9 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
         ("special_tokens=perhaps", "true or false"),
     ):
         with pytest.raises(ExpoundError, match=message):
-            explainer(f"parameterized_attention?untrained&{wrong}")
+            explainer(f"parameterized_attention?untrained&{wrong}", model)
+    with pytest.raises(ExpoundError, match="pass model=, the model that it explains"):
+        explainer("parameterized_attention?untrained")
     with pytest.raises(ExpoundError, match="must be trained before it explains"):
         explainer("attributive_masking?untrained")
     with pytest.raises(ExpoundError, match="is learned: give the folder"):

@@ -95,7 +95,7 @@ def test_units_and_methods(model, result_and_folder):
     assert (known.rationale_mask[2] == 0).all()
     assert result_and_folder[0].config["unit"] == "source"
     assert result_and_folder[0].config["metrics"]["lds"]["unit"] == "source"
-    chosen, unit = resolve_unit("occlusion", "sentence", {})
+    chosen, unit = resolve_unit(model, "occlusion", "sentence", {})
     assert (chosen.params["unit"], unit) == ("sentence", "sentence")
 
 

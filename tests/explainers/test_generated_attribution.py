@@ -75,7 +75,7 @@ def test_a_row_is_the_methods_own_score_of_that_span(model, method):
     chosen = explainer(method, **QUICK.get(method, {}))
     (found,) = expound.attribute(model, [CHAT], chosen, [(0, 3), (3, 4), (2, 9)], unit="token")
     batch = model.encode([CHAT])
-    chosen, _ = resolve_unit(chosen, "token", {})
+    chosen, _ = resolve_unit(model, chosen, "token", {})
     for row, span in enumerate(((0, 3), (3, 4), (2, 9))):
         with torch.no_grad():
             alone = chosen.attribute(model, batch, span)[0][batch.content[0]]
@@ -137,7 +137,7 @@ def test_all_rows_share_the_passes(model, method, passes):
     # The checks of a method run once per loaded model.
     run()
     assert count_passes(model, run) == passes
-    chosen, unit = resolve_unit(method, "source", {})
+    chosen, unit = resolve_unit(model, method, "source", {})
     foreseen = plan_work(model, CHAT, chosen, [(token, token + 1) for token in range(10)], unit, 64)
     assert foreseen.forward >= passes[0]
     assert foreseen.backward in (passes[1], 10)
@@ -146,7 +146,7 @@ def test_all_rows_share_the_passes(model, method, passes):
 
 def test_plans_for_responses_that_are_not_generated_yet(model):
     example = {key: value for key, value in CHAT.items() if key != "response"}
-    chosen, unit = resolve_unit("integrated_gradients", None, {"n_steps": 20})
+    chosen, unit = resolve_unit(model, "integrated_gradients", None, {"n_steps": 20})
     found = plan_work(model, example, chosen, "words", unit, 12)
     assert (found.response_tokens, found.rows, found.forward, found.backward) == (12, 12, 12 * 22 + 1, 240)
     assert "12 rows" in str(found)

@@ -80,7 +80,7 @@ def test_untrained_it_is_the_mean_cosine_in_every_family():
     for family in FAMILIES:
         model = shared(family)
         batch = model.encode(uneven(family, 2))
-        single = explainer("hidden_state_probe?untrained")
+        single = explainer("hidden_state_probe?untrained", model)
         assert single.signed
         states = torch.stack(model(batch, capture=single.capture).hidden_states)
         states = states / states.norm(dim=-1, keepdim=True).clamp(min=1e-9)  # DeBERTa has zeros at padding
@@ -94,7 +94,7 @@ def test_untrained_it_explains_every_family_that_generates():
     for family in CAUSAL:
         model = causal(family, torch.float32)
         batch = model.batch(PROMPTS[0], RESPONSES[0])
-        scores = explainer("hidden_state_probe?untrained").attribute(model, batch)
+        scores = explainer("hidden_state_probe?untrained", model).attribute(model, batch)
         assert (scores[batch.content].abs() <= 1 + 1e-6).all()
         assert scores[batch.content].abs().max() > 0.01
 
@@ -142,7 +142,7 @@ def test_states_of_another_size_are_refused():
     with pytest.raises(ExpoundError, match="expected at least 1 layer"):
         HiddenStateProbe(0, 4)
     with pytest.raises(ExpoundError, match="not followed through an encoder and a decoder"):
-        explainer("hidden_state_probe?untrained").attribute(two, two.batch(PROMPTS[0], RESPONSES[0]))
+        explainer("hidden_state_probe?untrained", two).attribute(two, two.batch(PROMPTS[0], RESPONSES[0]))
 
 
 def test_gradients_are_those_of_finite_differences():

@@ -12,8 +12,8 @@ import expound
 from chats import CHAT, chatting
 from expound import Explanations, ExpoundError
 from expound.explainers import EXPLAINERS
-from expound.explainers.base import TOKEN_FAMILIES, resolve_unit
-from expound.explainers.plan import plan_work
+from expound.explainers.base import resolve_unit
+from expound.explainers.plan import TOKEN_FAMILIES, plan_work
 from expound.reports.highlighted.highlight import highlight_explanation
 from expound.reports.terminal import render_explanation
 from two_sided import two_sided
@@ -162,12 +162,12 @@ def test_methods_without_token_scores_refuse():
 
 def test_plan_counts_prefix_scores():
     model = chatting()
-    chosen, unit = resolve_unit("input_x_gradient", "source", {})
+    chosen, unit = resolve_unit(model, "input_x_gradient", "source", {})
     ways = [plan_work(model, CHAT, chosen, "tokens", unit, 8, attribute_target=own).way for own in (False, True)]
     assert ways[0] == "derivatives forward from the units"
     assert ways[1].startswith("back from")
     with pytest.raises(ExpoundError, match="no scores to a response's own tokens"):
-        plan_work(model, CHAT, resolve_unit("occlusion", unit, {})[0], "tokens", unit, 8, attribute_target=True)
+        plan_work(model, CHAT, "occlusion", "tokens", unit, 8, attribute_target=True)
 
 
 def make_classifier():

@@ -72,7 +72,7 @@ def test_units_rest_and_bias_sum_to_the_output_of_every_complete_method(family, 
             explained = []
             for unit in UNITS:
                 # Some methods remove units, so that each unit is an explanation of its own.
-                method = resolve_unit(make_explainer(name), unit, {}, is_generating=False)[0]
+                method = resolve_unit(model, make_explainer(name), unit, {})[0]
                 try:
                     # A method that removes no units is the same for all of them.
                     whole = next((found for other, found in explained if other == method), None)

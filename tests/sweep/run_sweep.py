@@ -134,9 +134,9 @@ def make_reference(raw: Any, head: str, batch: Any, row: int) -> Reference:
 
 
 def judge(model: Any, batch: Any, references: list[Reference], method: str, params: dict[str, Any]) -> Finding:
-    explainer = expound.explainer(method.partition("/")[0], **params)
     target = None if model.task.name == "generation" else torch.full((len(batch),), TARGET)
     try:
+        explainer = expound.explainer(method.partition("/")[0], model, **params)
         with torch.no_grad():
             explanation = explainer.explain(model, batch, target)
             require_finite(explainer, model, explanation.scores)

@@ -97,5 +97,5 @@ def test_fitting_classifiers_and_files(family, tmp_path):
     method.save_pretrained(tmp_path)
     again = explainer(f"attention_to_source:{tmp_path}")
     torch.testing.assert_close(again.attribute(model, batch), method.attribute(model, batch))
-    mean = explainer("attention_to_source?untrained=true").attribute(model, batch)
+    mean = explainer("attention_to_source?untrained=true", model).attribute(model, batch)
     torch.testing.assert_close(mean, explainer("attention_all").attribute(model, batch))

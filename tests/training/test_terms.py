@@ -115,7 +115,7 @@ def test_every_loop_reaches_the_same_weights(name, loop, start, tmp_path):
     trained = []
     for each in (train_with_objective_trainer, loop):
         model = make_model(weights)
-        objective = expound.objective(name, **PARAMS.get(name, {}))
+        objective = expound.objective(name, model, **PARAMS.get(name, {}))
         each(model, objective, batches, collated, tmp_path)
         trained.append(model.model.state_dict())
     expected, found = trained
@@ -190,7 +190,7 @@ def gradients(model, objective, inputs):
 @pytest.mark.parametrize("name", sorted(set(OBJECTIVES) - {"cross_entropy", "constraint"}))
 def test_autocast_of_the_caller_holds(name):
     model, inputs = classifier_inputs()
-    objective = expound.objective(name, **PARAMS.get(name, {}))
+    objective = expound.objective(name, model, **PARAMS.get(name, {}))
     full = ExplanationTerms(model, [objective])(inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = ExplanationTerms(model, [objective])(inputs)
@@ -280,9 +280,9 @@ def test_a_constraint_takes_the_steps_of_the_trainer(start, tmp_path):
 
 
 def test_criteria_of_one_untrained_explainer_train_the_same_one():
-    spec = "interpretable_attention?untrained"
-    criteria = [expound.objective(name, explainer=spec) for name in ("comprehensiveness", "sufficiency")]
     model, inputs = classifier_inputs()
+    single = expound.explainer("interpretable_attention?untrained", model)
+    criteria = [expound.objective(name, explainer=single) for name in ("comprehensiveness", "sufficiency")]
     terms = ExplanationTerms(model, criteria)
     terms(inputs).loss.backward()
     (learned,) = terms.module.learned.values()
@@ -375,8 +375,9 @@ def drop_tokenizer(model):
 
 
 def learned_constraint():
-    learned = expound.objective("sufficiency", explainer="interpretable_attention?untrained")
-    ExplanationTerms(bert(), [Constraint(learned, 1.0)])
+    model = bert()
+    learned = expound.objective("sufficiency", model, explainer="interpretable_attention?untrained")
+    ExplanationTerms(model, [Constraint(learned, 1.0)])
 
 
 WRONG = [

@@ -147,8 +147,10 @@ def test_label_smoothing_of_the_class_stays(tmp_path):
 
 
 LEARNING = {
-    "explainer": lambda: [expound.objective("comprehensiveness", explainer="interpretable_attention?untrained")],
-    "multiplier": lambda: [Constraint(guidance(), bound=0.01, multiplier_learning_rate=0.5)],
+    "explainer": lambda model: [
+        expound.objective("comprehensiveness", model, explainer="interpretable_attention?untrained")
+    ],
+    "multiplier": lambda model: [Constraint(guidance(), bound=0.01, multiplier_learning_rate=0.5)],
 }
 
 
@@ -156,9 +158,10 @@ LEARNING = {
 def test_what_objectives_learn_is_saved_and_a_resumed_run_is_the_same(what, tmp_path):
     ends = {}
     for name, resume in (("whole", None), ("resumed", True)):
+        model = bert(num_labels=2, hidden_dropout_prob=0.1)
         trainer = make(
-            Trainer, LEARNING[what](), tmp_path, bert(num_labels=2, hidden_dropout_prob=0.1), max_steps=4,
-            save_strategy="steps", save_steps=2, learning_rate=0.01,
+            Trainer, LEARNING[what](model), tmp_path, model, max_steps=4, save_strategy="steps", save_steps=2,
+            learning_rate=0.01,
         )  # fmt: skip
         before = {key: value.clone() for key, value in trainer.module.learned.state_dict().items()}
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2") if resume else None)

@@ -11,7 +11,7 @@ from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.evaluation.compare.comparison import Comparison
 from expound.explainers import attribute
-from expound.explainers.registry import add_seed, make_seeded
+from expound.explainers.registry import add_seed
 from expound.models import ExplainedModel
 from expound.models.generation.model import GeneratingModel
 from expound.reports.explanations import Explanation
@@ -104,8 +104,8 @@ def make_follow_up_items(
 
     Raises ExpoundError if the models agree on no row.
     """
-    explainer = make_seeded(method or DEFAULT_METHODS[0], seed)
-    by_model = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
+    spec = add_seed(method or DEFAULT_METHODS[0], seed)
+    by_model = {name: list(attribute(model, list(rows), spec)) for name, model in models.items()}
     # Explanations of different answers would tell the models apart, so only rows with the same answer are kept.
     kept: list[tuple[str, Explanation]] = []
     for items in zip(*by_model.values(), strict=True):

@@ -188,6 +188,12 @@ class Registry(Mapping[str, T]):
             return default
         return self[name]
 
+    def read(self, spec: str) -> tuple[T, str, dict[str, Any]]:
+        """Return the part, the path (empty if there is none) and the parameters, as text, of `id:path?name=value`."""
+        address, params = parse_spec(spec)
+        name, _, path = address.partition(":")
+        return self[name], path, dict(params)
+
     def make(self, spec: str, **params: Any) -> Any:
         """Create the part of a spec, `id` or `id?name=value&...`; `params` override the spec's parameters.
 

@@ -21,13 +21,18 @@ from expound.explainers.base import (
     TokenScores,
     require_assumptions,
     require_finite,
-    require_token_scores,
     resolve_unit,
 )
 from expound.explainers.check_model import default_method
 from expound.explainers.gradients.paths import DimensionwiseExplainer, explain_parts
 from expound.explainers.learned.trained_citation import TrainedCitation
-from expound.explainers.plan import AVERAGE_LENGTH, MEASURED_PASSES, forecast_requests, measure_pass
+from expound.explainers.plan import (
+    AVERAGE_LENGTH,
+    MEASURED_PASSES,
+    forecast_requests,
+    measure_pass,
+    require_token_scores,
+)
 from expound.explainers.units import Units, find_strongest_pairs, list_units, place_spans, read_spans, sum_units
 from expound.models import Batch, ExplainedModel
 from expound.models.batch import require_finite_logits
@@ -122,8 +127,7 @@ def attribute(
     spans = None if unit is None or isinstance(unit, str) else read_spans(unit, len(examples))
     # Spans are what `Batch.unit_of` says, as sources are.
     name = "source" if spans else cast(UnitName | None, unit)
-    ways = {"is_generating": is_generating, "deletes": is_generating or bool(explained.black_box_reason)}
-    explainers = [resolve_unit(spec, name, dict(params), **ways) for spec in methods]
+    explainers = [resolve_unit(explained, spec, name, params) for spec in methods]
     names = [spec if isinstance(spec, str) else spec.name for spec in methods]
     if len(set(names)) < len(names):
         raise ExpoundError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.data.registry import BOOLEANS, check_choices, parse_params, parse_spec, read_fields
+from expound.data.registry import check_choices, parse_params, read_fields
 from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers.registry import EXPLAINERS, explainer
@@ -252,33 +252,28 @@ class Explainer(ABC):
         return "perturbation" in getattr(cls, "__dataclass_fields__", {})
 
     @classmethod
-    def from_spec(cls, path: str, options: dict[str, Any], model: ExplainedModel | None = None) -> Explainer:
+    def from_spec(cls, path: str, options: dict[str, Any], model: ExplainedModel | None = None) -> Self:
         """Return the explainer of a spec's path and parameters; raises ExpoundError as `explainer` does."""
-        name = cls.card.name
         if path:
             return cls.from_pretrained(path).with_params(**options)
-        if not cls.card.learned:
-            return cls(**parse_params(name, cls, options))
-        if not BOOLEANS.get(options.pop("untrained", "false")):
-            raise ExpoundError(
-                f"{name} is learned: give the folder it was saved in, as {name}:PATH, or {name}?untrained to train it"
-            )
-        return cls.untrained(options, model)
+        return cls(**cls.parse_options(options))
+
+    @classmethod
+    def parse_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a spec without a path as values of their types.
+
+        Raises:
+            ExpoundError: an unknown parameter, or a method that must be trained before it explains.
+        """
+        name = cls.card.name
+        if cls.card.learned:
+            raise ExpoundError(f"{name} must be trained before it explains: give the folder of one, as {name}:PATH")
+        return parse_params(name, cls, options)
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
         """Load a learned explainer from the folder it was saved in; ExpoundError for methods that are not learned."""
         raise ExpoundError(f"{cls.card.name} is not learned: it takes no path")
-
-    @classmethod
-    def untrained(cls, options: Mapping[str, Any], model: ExplainedModel | None = None) -> Explainer:
-        """Return a learned method before any training, for a model if it is given.
-
-        Raises:
-            ExpoundError: a method that must be trained before it explains.
-        """
-        name = cls.card.name
-        raise ExpoundError(f"{name} must be trained before it explains: give the folder of one, as {name}:PATH")
 
     def with_params(self, **params: Any) -> Self:
         """Return the learned explainer with these inference parameters; ExpoundError for methods without any."""
@@ -311,20 +306,19 @@ def describe_explainer(explainer: Explainer) -> dict[str, Any]:
 
 
 def resolve_unit(
-    method: str | Explainer, unit: UnitName | None, params: dict[str, Any], *, is_generating: bool = True,
-    deletes: bool = True,
-) -> tuple[Explainer, UnitName]:  # fmt: skip
-    """Return the explainer and the unit of its scores; default: the method's own unit, or words.
+    model: ExplainedModel, method: str | Explainer, unit: UnitName | None, params: dict[str, Any]
+) -> tuple[Explainer, UnitName]:
+    """Return the explainer for a model, and the unit of its scores; default: the method's own unit, or words.
 
     Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
     """
+    is_generating = model.task.is_generated
     if isinstance(method, str):
-        address, options = parse_spec(method)
-        name, _, path = address.partition(":")
+        part, path, options = EXPLAINERS.read(method)
         # A mask token means nothing to most language models, so units are deleted unless the user chooses otherwise.
-        if deletes and EXPLAINERS[name].removes_input():
+        if part.removes_input() and (is_generating or model.black_box_reason):
             options = {"perturbation": "remove"} | options
-        resolved = EXPLAINERS[name].from_spec(path, options | params)
+        resolved = part.from_spec(path, options | params, model)
     else:
         resolved = explainer(method, **params)
     # A learned method keeps the unit that it was trained with.
@@ -339,8 +333,6 @@ OF_ATTENTION = ("answers", "readout", "attention")
 """Assumptions of methods that read attention maps where the prediction is read."""
 OF_DECOMPOSITION = (*OF_ATTENTION, "decomposition")
 """Assumptions of methods that follow the parts of hidden states through the layers."""
-TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
-"""Families of methods that score every token, those of a response too."""
 OTHERS = "use gradients (input_x_gradient, integrated_gradients) or removal (occlusion)"
 OF_IMAGES = ("attention", "gradients", "control")
 """Families of methods, besides removal, whose scores of image tokens are summed by region."""
@@ -404,12 +396,4 @@ def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, num
         raise ExpoundError(
             f"{method.name} gives scores that are no finite numbers for example {first}{more}, in {dtype}: {advice}, "
             "or let such examples be counted and left out, with allow_nan=True (--allow-nan)"
-        )
-
-
-def require_token_scores(method: Explainer) -> None:
-    """Raise ExpoundError for a method that scores only units of the prompt."""
-    if method.card.family not in TOKEN_FAMILIES or "unit" in method.params:
-        raise ExpoundError(
-            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
         )

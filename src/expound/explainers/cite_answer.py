@@ -120,7 +120,7 @@ def cite(
         target = [find_tokens(exchange, (field.start, field.end)) for field in fields]
     elif not isinstance(spans, str):
         target = [find_tokens(exchange, span) for span in spans]
-    explainer, own_unit = resolve_unit(default_method(model) if method is None else method, None, params)
+    explainer, own_unit = resolve_unit(model, method or default_method(model), None, params)
     # Learned methods score units of the size that they were trained with, which are summed.
     explained_unit = own_unit if explainer.card.learned and "unit" in explainer.params else unit
     (item,) = attribute(model, [row], explainer, target, unit=explained_unit, show_progress=False)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from expound.data.spans import UnitName
+from expound.errors import ExpoundError
 from expound.explainers.backward_rules.rules import BackwardRules
-from expound.explainers.base import Explainer, require_removal, require_token_scores, resolve_unit
+from expound.explainers.base import Explainer, require_removal, resolve_unit
 from expound.explainers.gradients.paths import is_forward_cheaper
 from expound.explainers.single_pass import EmbeddingGradient, SinglePass, count_targets_per_pass
 from expound.explainers.units import list_units
@@ -25,6 +26,8 @@ from expound.reports.records import find_target_spans
 
 AVERAGE_LENGTH, MEASURED_PASSES = 32, 100
 """Content positions of an example, to compare the costs of methods; passes from which on the time is estimated."""
+TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
+"""Families of methods that score every token, those of a response too."""
 TIMED_EXAMPLES = 16
 """Examples on which a pass is timed."""
 DEFAULT_NEW_TOKENS = 64
@@ -77,6 +80,14 @@ class Plan:
         )
 
 
+def require_token_scores(method: Explainer) -> None:
+    """Raise ExpoundError for a method that scores only units of the prompt."""
+    if method.card.family not in TOKEN_FAMILIES or "unit" in method.params:
+        raise ExpoundError(
+            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
+        )
+
+
 def plan_work(
     model: ExplainedModel, row: Any, method: str | Explainer, target: Any, unit: UnitName | None,
     max_new_tokens: int, *, attribute_target: bool = False,
@@ -88,7 +99,7 @@ def plan_work(
     Raises:
         ExpoundError: as explaining raises, for an example, a target, or a method without scores of response tokens.
     """
-    method, unit = resolve_unit(method, unit, {})
+    method, unit = resolve_unit(model, method, unit, {})
     require_removal(method, model)
     if attribute_target:
         require_token_scores(method)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from expound.data.cards import MethodCard as MethodCard  # noqa: PLC0414  # a public name of the package
-from expound.data.registry import Registry, parse_spec
+from expound.data.registry import Registry
 from expound.errors import ExpoundError
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
 def explainer(spec: str | Explainer, model: ExplainedModel | None = None, **params: Any) -> Explainer:
     """Return the explainer of a spec: an id, `integrated_gradients?n_steps=20`, or `ID:PATH` for a learned one.
 
-    `ID?untrained` is a learned explainer before training, with all coefficients equal, for `model`; without a model its
-    sizes are those of whatever it explains. Explainers are returned as they are.
+    `ID?untrained` is a learned explainer before training, with all coefficients equal, which needs the `model` that it
+    is to explain. Explainers are returned as they are.
 
     Raises:
-        ExpoundError: an unknown id or parameter; the message names the valid ones.
+        ExpoundError: an unknown id or parameter (the message names the valid ones), or `ID?untrained` without a model.
     """
     if not isinstance(spec, str):
         if not hasattr(spec, "explain"):
@@ -83,22 +83,35 @@ def explainer(spec: str | Explainer, model: ExplainedModel | None = None, **para
         if params:
             raise ExpoundError(f"{spec.name} is made already: parameters ({', '.join(params)}) go with an id only")
         return spec
-    address, options = parse_spec(spec)
-    name, _, path = address.partition(":")
-    return EXPLAINERS[name].from_spec(path, options | params, model)
+    part, path, options = EXPLAINERS.read(spec)
+    return part.from_spec(path, options | params, model)
 
 
-def make_seeded(method: str | Explainer, seed: int) -> Explainer:
+def describe_spec(spec: str) -> dict[str, Any]:
+    """Return the name and the parameters of a spec's explainer, for `ID?untrained` without the sizes of a model.
+
+    Raises:
+        ExpoundError: as `explainer` does.
+    """
+    part, path, options = EXPLAINERS.read(spec)
+    if part.card.learned and not path:
+        return {"name": part.card.name, **part.parse_options(options)}
+    made = part.from_spec(path, options)
+    return {"name": made.name, **made.params}
+
+
+def make_seeded(method: str | Explainer, seed: int, model: ExplainedModel | None = None) -> Explainer:
     """Return the explainer with this seed, if it has one and the spec does not set it."""
-    return explainer(method, **seed_params(method, seed))
+    return explainer(method, model, **seed_params(method, seed))
 
 
 def seed_params(method: str | Explainer, seed: int) -> dict[str, Any]:
     """Return `{"seed": seed}` for a method that has a seed which the spec does not set, else an empty dict."""
-    takes_seed = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
-    if not takes_seed:
-        return {}
-    return {"seed": seed}
+    if isinstance(method, str):
+        part, _, options = EXPLAINERS.read(method)
+        if "seed" in getattr(part, "__dataclass_fields__", {}) and "seed" not in options:
+            return {"seed": seed}
+    return {}
 
 
 def add_seed(spec: str, seed: int) -> str:

@@ -57,7 +57,7 @@ def max_sensitivity(
         raise ExpoundError("max-sensitivity moves word vectors: it does not apply to images")
     if radius < 0 or n_samples < 1:
         raise ExpoundError(f"expected a radius of at least 0 and at least 1 sample, got {radius} and {n_samples}")
-    method_to_test = explainer(method)
+    method_to_test = explainer(method, model)
     explained = model.resolve_target(batch, target)
     original = method_to_test.attribute(model, batch, explained).double()
     farthest = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)

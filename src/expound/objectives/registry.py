@@ -13,6 +13,7 @@ from expound.explainers.registry import explainer
 if TYPE_CHECKING:
     import pandas as pd
 
+    from expound.models import ExplainedModel
     from expound.objectives.base import Objective
 
 OBJECTIVES: Registry[type[Objective]] = Registry(
@@ -39,7 +40,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
 )
 
 
-def objective(spec: str | Objective, **params: Any) -> Objective:
+def objective(spec: str | Objective, model: ExplainedModel | None = None, **params: Any) -> Objective:
     """Return the objective of an id with these parameters, as `objective("cross_entropy", weight=2)`.
 
     Args:
@@ -48,6 +49,7 @@ def objective(spec: str | Objective, **params: Any) -> Objective:
             `rationale_alignment?explainer=integrated_gradients?n_steps=8;baselines=zero&distance=kl`, and so do those
             of a constraint's objective: `constraint?bound=1&objective=rationale_alignment?distance=kl`. An `Objective`
             is returned unchanged.
+        model: the model that is trained, for an explainer that is trained with it, as `ID?untrained`.
         params: parameters of the objective; they override the spec's. From Python, pass parts as objects.
 
     Raises:
@@ -63,7 +65,7 @@ def objective(spec: str | Objective, **params: Any) -> Objective:
     for part, make in (("explainer", explainer), ("objective", objective)):
         # a spec is split at &, so the parameters of a part inside it are separated by semicolons
         if isinstance(given.get(part), str):
-            given[part] = make(given[part].replace(";", "&"))
+            given[part] = make(given[part].replace(";", "&"), model)
     made: Objective = OBJECTIVES.make(name, **given)
     return made
 

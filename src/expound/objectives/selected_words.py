@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from expound.errors import ExpoundError
-from expound.explainers import Explainer
-from expound.explainers.learned.base import UntrainedExplainer
+from expound.explainers.base import describe_explainer
 from expound.explainers.learned.gates import BernoulliGates, HardKumaGates, expect_changes
-from expound.explainers.learned.rationale_extractor import RationaleExtractor
-from expound.objectives.base import AttributionObjective, TrainingStep, task_losses
-
-DEFAULT_EXTRACTOR = UntrainedExplainer(RationaleExtractor)
+from expound.explainers.learned.rationale_extractor import Gate, RationaleExtractor
+from expound.models import Capture, ExplainedModel
+from expound.objectives.base import Objective, TrainingStep, task_losses
 
 
 @dataclass(frozen=True)
-class SelectedWordsLoss(AttributionObjective):
+class SelectedWordsLoss(Objective):
     """The task's loss on the selected tokens, and the distance of their expected share from a fraction.
 
     A second pass reads the input embeddings multiplied by the gates z; special tokens are always kept. HardKuma gates
@@ -29,23 +27,25 @@ class SelectedWordsLoss(AttributionObjective):
     changes between neighbors, are computed from the gates' probabilities.
 
     Args:
-        explainer: the extractor, trained with the model; default: a new `rationale_extractor`.
+        explainer: the extractor, trained with the model; default: a new `rationale_extractor` with gates of this kind.
         weight: λ, the factor of the term in the total loss.
         fraction: the share of a text's tokens that should be selected.
         sparsity_weight: the weight of |expected share − fraction| within the term.
         sparsity_warmup: the steps over which this weight grows from 0. If gates close at once, they close alike.
         continuity_weight: the weight of the expected changes between neighbors, per token.
+        gate: `bernoulli` or `hardkuma`, the gates of a new extractor.
 
     Raises:
         ExpoundError: another explainer, a number out of range, or a task that predicts neither classes nor a value.
     """
 
-    explainer: Explainer = DEFAULT_EXTRACTOR
+    explainer: RationaleExtractor | None = None
     weight: float = 1.0
     fraction: float = 0.2
     sparsity_weight: float = 1.0
     sparsity_warmup: int = 0
     continuity_weight: float = 0.0
+    gate: Gate = "bernoulli"
     name: ClassVar[str] = "selected_words"
     exact_gradient: ClassVar[bool] = False
     separable: ClassVar[bool] = False
@@ -58,25 +58,40 @@ class SelectedWordsLoss(AttributionObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = self.explainer
-        kind = given.explainer_class if isinstance(given, UntrainedExplainer) else type(given)
-        if kind is not RationaleExtractor:
+        if self.explainer is not None and not isinstance(self.explainer, RationaleExtractor):
             raise ExpoundError(f"{self.name} trains a rationale_extractor, not {self.explainer.name}")
         if not 0 < self.fraction <= 1:
             raise ExpoundError(f"expected a fraction above 0 and up to 1, as 0.2 for 20 %, got {self.fraction}")
         if min(self.sparsity_weight, self.sparsity_warmup, self.continuity_weight) < 0:
             raise ExpoundError("expected sparsity_weight, sparsity_warmup and continuity_weight of at least 0")
 
+    @property
+    def capture(self) -> Capture:
+        """The hidden states, which the extractor reads."""
+        return Capture(hidden_states=True)
+
+    @property
+    def learned(self) -> RationaleExtractor | None:
+        """The extractor."""
+        return self.explainer
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The objective's parameters, with the extractor's id and parameters."""
+        return super().params | {"explainer": self.explainer and describe_explainer(self.explainer)}
+
+    def prepare(self, model: ExplainedModel) -> Self:
+        """Return the objective with an extractor, a new one for this model if it has none."""
+        if self.explainer is not None:
+            return self
+        return replace(self, explainer=RationaleExtractor.for_model(model, gate=self.gate).to(model.device))
+
     def __call__(self, step: TrainingStep) -> Tensor:
         """Return the mean over the batch, a scalar."""
         if step.model.modality != "text" or step.model.task.is_read_at_positions:
             raise ExpoundError(f"{self.name} selects words of a text for which a class or a number is predicted")
-        extractor = self.explainer
-        # a training loop makes it for the model at the start; without one, this term is that of an untrained extractor
-        if isinstance(extractor, UntrainedExplainer):
-            extractor = extractor.for_model(step.model)
-        assert isinstance(extractor, RationaleExtractor)
-        content = step.batch.content
+        extractor, content = self.prepare(step.model).learned, step.batch.content
+        assert extractor is not None
         with torch.autocast(content.device.type, enabled=False):
             gates = extractor.find_gates(step.outputs)
             length = content.sum(1).clamp(min=1)

@@ -87,7 +87,7 @@ class CiteRecipe(Recipe):
         if self.explainer == LEARNED_METHOD:
             citation: Explainer = AttentionToSource.for_model(model)
         else:
-            citation = explainer(self.explainer)
+            citation = explainer(self.explainer, model)
         fidelity = replace(self.fidelity, explainer=citation, unit=self._find_unit(train))
         objectives: list[Objective] = [CrossEntropy(), fidelity]
         if self.kl_weight:

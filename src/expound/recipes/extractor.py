@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from expound.explainers.learned.base import UntrainedExplainer
-from expound.explainers.learned.rationale_extractor import Gate, RationaleExtractor
+from expound.explainers.learned.rationale_extractor import Gate
 from expound.objectives import CrossEntropy, SelectedWordsLoss
 from expound.recipes.base import Effect, Recipe
 
@@ -51,12 +50,12 @@ def extractor(
         objectives=(
             CrossEntropy(),
             SelectedWordsLoss(
-                UntrainedExplainer(RationaleExtractor, {"gate": gate}),
                 weight=weight,
                 fraction=fraction,
                 sparsity_weight=sparsity_weight,
                 sparsity_warmup=sparsity_warmup,
                 continuity_weight=continuity_weight,
+                gate=gate,
             ),
         ),
         arguments={

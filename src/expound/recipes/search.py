@@ -345,7 +345,7 @@ def _measure_effect(effect: Effect, result: TrainResult, dev: Dataset) -> float 
     if FIGURE in record:
         known: float | None = record[FIGURE]
         return known
-    method = explainer(effect.explainer.replace("{run}", str(folder)))
+    method = explainer(effect.explainer.replace("{run}", str(folder)), result.model)
     rows = list(sample_evenly(dev, JUDGED_ROWS))
     found = []
     for indices in make_batches(result.model, rows):

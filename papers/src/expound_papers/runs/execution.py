@@ -101,7 +101,7 @@ def _judge_explainers(
     cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset, indices: Sequence[int]
 ) -> None:
     """Write the results of a judgement's explainers; `indices` are the examples' numbers in the whole dataset."""
-    config, explainers = cell.config, _make_explainers(cell, space.store)
+    config, explainers = cell.config, _make_explainers(cell, space.store, model)
     comparison = _run_comparison(cell, space.work / "comparison", space.store, model, data, explainers)
     # Results are stored under the study's specs, as a spec with a run's folder differs from machine to machine.
     # The last cards are the cost of each method, which has no spec.
@@ -198,13 +198,13 @@ def _run_folder(value: Mapping[str, Any], store: Store) -> Path:
     return folder
 
 
-def _make_explainers(cell: Cell, store: Store) -> dict[str, str | Explainer]:
+def _make_explainers(cell: Cell, store: Store, model: ExplainedModel) -> dict[str, str | Explainer]:
     """Return a judgement's explainers by the name that their results are stored under."""
     explainers: dict[str, str | Explainer] = {}
     for name, facts in cell.config["explainers"].items():
         explainers[name] = load_learned_explainer(cell, name, store) or _fill_spec(cell, name, store)
         if NOISY in facts:
-            of = make_seeded(explainers[name], cell.config["seed"])
+            of = make_seeded(explainers[name], cell.config["seed"], model)
             explainers[name] = BestOfNoisy(of, **facts[NOISY], seed=cell.config["seed"])
     return explainers
 

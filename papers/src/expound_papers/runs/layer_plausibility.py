@@ -41,7 +41,7 @@ def plausibility_by_layer(
         logits = require_finite_logits(model(batch).logits)
         explained = model.resolve_target(batch, select_targets(target, indices, len(rows)), logits)
         for spec, each in explainers.items():
-            layers = make_seeded(each, seed).explain(model, batch, explained, special_tokens=True).layers
+            layers = make_seeded(each, seed, model).explain(model, batch, explained, special_tokens=True).layers
             if layers is None:
                 continue
             for layer, scores in enumerate(layers.unbind(1), 1):

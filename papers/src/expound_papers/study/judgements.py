@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from expound.data.cards import MethodCard
 from expound.errors import ExpoundError, check_choice
-from expound.explainers import EXPLAINERS, explainer
+from expound.explainers import EXPLAINERS
+from expound.explainers.registry import describe_spec
 from expound.metrics import metric
 from expound_papers.protocols import registry as protocols
 from expound_papers.runs.execution import judge_model
@@ -162,7 +163,7 @@ def _check_explainer(part: Explainer) -> None:
     elif part.run is not None:
         raise ExpoundError(f"{part.spec!r} takes nothing from the run {part.run.name!r}: expected {OWN_RUN} in it")
     elif part.spec != NO_EXPLAINER:
-        explainer(part.spec)
+        describe_spec(part.spec)
 
 
 def _describe_explainer(part: Explainer, run: str | None) -> tuple[str, Mapping[str, Any]]:
@@ -178,8 +179,8 @@ def _describe_explainer(part: Explainer, run: str | None) -> tuple[str, Mapping[
         stored = part.spec if part.run is None else part.spec.replace(OWN_RUN, f"{{{run}}}")
         facts |= {"spec": part.spec, "run": run}
     else:
-        made = explainer(part.spec)
-        facts |= {"name": made.name, **omit_added(made.name, made.params)}
+        described = describe_spec(part.spec)
+        facts |= omit_added(described["name"], described)
     if part.noisy is None:
         return stored, facts
     noisy = to_dict(part.noisy)

@@ -75,14 +75,14 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 def _check_methods(methods: str | None) -> None:
     from expound.data.hub import looks_local
-    from expound.explainers.registry import EXPLAINERS, explainer
+    from expound.explainers.registry import EXPLAINERS, describe_spec
 
     for spec in split_ids(methods) or ():
         name, _, path = spec.partition("?")[0].partition(":")
         if spec == "all":
             continue
         if not path:
-            explainer(spec)
+            describe_spec(spec)
         elif EXPLAINERS[name] and looks_local(path) and not Path(os.path.expanduser(path)).exists():
             raise ExpoundError(f"no explainer is saved at {path}")
 

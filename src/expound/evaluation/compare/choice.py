@@ -91,9 +91,9 @@ def make_methods(
             name = method if isinstance(method, str) else method.name
             named.append((name, method))
         methods = _by_unique_name("methods", named)
-    deletes, made = black_box or unit is not None, dict[str, Explainer]()
+    made = {}
     for name, method in methods.items():
-        made[name] = resolve_unit(method, unit, seed_params(method, seed), deletes=deletes)[0]
+        made[name] = resolve_unit(model, method, unit, seed_params(method, seed))[0]
     return made
 
 

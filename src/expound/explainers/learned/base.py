@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from expound.data.cards import MethodCard
 from expound.data.hub import find_folder
-from expound.data.registry import parse_params
+from expound.data.registry import BOOLEANS, parse_params
 from expound.errors import ExpoundError
-from expound.explainers.base import Explainer, TokenScores
 from expound.explainers.single_pass import SinglePass
-from expound.models import Batch, Capture, ExplainedModel, Outputs
+from expound.models import Batch, ExplainedModel, Outputs
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -36,10 +32,31 @@ class LearnedExplainer(nn.Module, SinglePass):
         """Return the untrained explainer for a model, with equal coefficients; `options` as in the class."""
 
     @classmethod
-    def untrained(cls, options: Mapping[str, Any], model: ExplainedModel | None = None) -> Explainer:
-        """Return this method before any training, with the sizes of the model, or of whichever one it explains."""
-        untrained = UntrainedExplainer(cls, options)
-        return untrained if model is None else untrained.for_model(model)
+    def from_spec(cls, path: str, options: dict[str, Any], model: ExplainedModel | None = None) -> Self:
+        """Return the explainer in a folder, or an untrained one for the model, on its device."""
+        if path:
+            return super().from_spec(path, options)
+        given = cls.parse_options(options)
+        if model is None:
+            name = cls.card.name
+            raise ExpoundError(f"{name}?untrained has the sizes of one model: pass model=, the model that it explains")
+        del given["untrained"]
+        return cls.for_model(model, **given).to(model.device)
+
+    @classmethod
+    def parse_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters of `ID?untrained` as values of their types, `untrained` among them.
+
+        Raises:
+            ExpoundError: an unknown parameter, or a size, which the model determines; or not `untrained`.
+        """
+        name, rest = cls.card.name, dict(options)
+        if not BOOLEANS.get(rest.pop("untrained", "false")):
+            raise ExpoundError(
+                f"{name} is learned: give the folder it was saved in, as {name}:PATH, or {name}?untrained to train it"
+            )
+        parsed = parse_params(f"{name}?untrained", cls.__init__, rest, fixed=("self", *SIZES))
+        return {"untrained": True, **parsed}
 
     @property
     def params(self) -> dict[str, Any]:
@@ -72,63 +89,6 @@ class LearnedExplainer(nn.Module, SinglePass):
             reason = " ".join(str(error).split())
             raise ExpoundError(f"{folder} holds no {cls.card.name} that can be loaded: {reason}") from error
         return explainer
-
-
-@dataclass(frozen=True)
-class UntrainedExplainer(SinglePass):
-    """The method of the spec `ID?untrained`: a learned explainer with equal coefficients, a baseline for training.
-
-    Args:
-        explainer_class: the class of the learned explainer.
-        options: arguments of the class, as values or text, without sizes, which the explained model determines.
-    """
-
-    explainer_class: type[LearnedExplainer]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    card: ClassVar = MethodCard(name="untrained", family="learned", differentiable=True, cost="F")
-
-    def __post_init__(self) -> None:
-        name, make = f"{self.name}?untrained", self.explainer_class.__init__
-        object.__setattr__(self, "options", parse_params(name, make, dict(self.options), fixed=("self", *SIZES)))
-        # Invalid option values raise here, not at the first explanation.
-        _ = self._template
-
-    @property
-    def _template(self) -> LearnedExplainer:
-        """An instance with all sizes 1, for what does not depend on sizes."""
-        parameters = signature(self.explainer_class).parameters
-        sizes: dict[str, Any] = {name: 1 for name in SIZES if name in parameters}
-        return self.explainer_class(**sizes, **self.options)
-
-    @property
-    def name(self) -> str:
-        """The id of the learned explainer."""
-        return self.explainer_class.card.name
-
-    @property
-    def signed(self) -> bool:
-        """Whether negative scores mean evidence against the target."""
-        return self.explainer_class.card.signed
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The options, and `untrained`."""
-        return {"untrained": True, **self.options}
-
-    @property
-    def capture(self) -> Capture:
-        """The quantities that the learned explainer needs."""
-        return self._template.capture
-
-    def for_model(self, model: ExplainedModel) -> LearnedExplainer:
-        """Return the untrained learned explainer for a model, on its device."""
-        return self.explainer_class.for_model(model, **self.options).to(model.device)
-
-    def scores_from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, gradients: Sequence[Tensor]
-    ) -> Tensor | TokenScores:
-        """Return the scores [B, L] of the untrained explainer for this model."""
-        return self.for_model(model).scores_from_outputs(model, batch, outputs, target, gradients)
 
 
 class FittedExplainer(LearnedExplainer):

@@ -95,7 +95,8 @@ class Explorer:
         names = make_display_names((*trained_methods.values(), *methods, *list_native_methods()))
         self.specs = {name: spec for spec, name in names.items()}
         # Methods are made once, here: a request names one of them and never a file to load.
-        self.methods = {name: make_seeded(spec, seed) for spec, name in names.items()}
+        first = next(iter(self.models.values()))
+        self.methods = {name: make_seeded(spec, seed, first) for spec, name in names.items()}
         self.configured_methods = [names[spec] for spec in methods]
         self.trained_methods = {model: names[spec] for model, spec in trained_methods.items()}
         self.titles = make_titles(self.specs)
@@ -106,7 +107,7 @@ class Explorer:
         self._responses = RecentItems[Question, dict[str, Any]](CACHE_SIZE)
         self._results = RecentItems[tuple[Question, str], MethodResult](CACHE_SIZE)
         self._examples = dict[str, list[Question]]()
-        self._explainers = dict[tuple[str, str], tuple[Explainer, UnitName]]()
+        self._explainers = dict[tuple[str, str, str], tuple[Explainer, UnitName]]()
         self._applies = dict[tuple[str, str], bool]()
         self._pass_seconds = dict[tuple[str, int], float]()
 
@@ -205,9 +206,10 @@ class Explorer:
     def resolve_method(self, question: Question, name: str) -> tuple[Explainer, UnitName]:
         """Return a method that scores units of a prompt, and the unit."""
         spec, unit = self.specs[name], self.resolve_unit(question)
-        if (name, unit) not in self._explainers:
-            self._explainers[name, unit] = resolve_unit(spec, unit, seed_params(spec, self.seed))
-        return self._explainers[name, unit]
+        key = question.model, name, unit
+        if key not in self._explainers:
+            self._explainers[key] = resolve_unit(self.models[question.model], spec, unit, seed_params(spec, self.seed))
+        return self._explainers[key]
 
     def predict(
         self,

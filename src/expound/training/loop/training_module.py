@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from expound.errors import ExpoundError
-from expound.explainers.learned.base import LearnedExplainer, UntrainedExplainer
+from expound.explainers.learned.base import LearnedExplainer
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.batch import require_finite_logits
 from expound.models.layers.architecture import unwrap_adapter
@@ -64,11 +64,10 @@ class TrainingModule(nn.Module):
         self.evaluation_share = 1.0
         self.context, self.n_steps = StepContext(), 0
         self.n_parts, self.mean_sizes = 1, cast(Tensor | None, None)
-        made: list[tuple[UntrainedExplainer, LearnedExplainer]] = []
         prepared: list[Objective] = []
         learned: dict[str, nn.Module] = {}
         for each in objectives:
-            objective = create_explainer(each, explained, made).prepare(explained)
+            objective = each.prepare(explained)
             prepared.append(objective)
             module = objective.learned
             # A module that several objectives share is registered, optimized and saved once.
@@ -514,26 +513,6 @@ def gradient_norms(terms: Sequence[Tensor], weights: Tensor, module: nn.Module) 
             used = [gradient for gradient in gradients if gradient is not None]
         norms.append(torch.nn.utils.get_total_norm(used).to(weights))
     return torch.stack(norms)
-
-
-def create_explainer(
-    objective: Objective, model: ExplainedModel, made: list[tuple[UntrainedExplainer, LearnedExplainer]]
-) -> Objective:
-    """Return the objective with its `ID?untrained` explainer, if it has one, created for the model, to be trained.
-
-    Equal specs become the same explainer, which is in `made` then.
-    """
-    if isinstance(objective, Constraint):
-        return replace(objective, objective=create_explainer(objective.objective, model, made))
-    spec = getattr(objective, "explainer", None)
-    if not isinstance(spec, UntrainedExplainer):
-        return objective
-    found = [explainer for known, explainer in made if known == spec]
-    if not found:
-        found = [spec.for_model(model)]
-        made.append((spec, found[0]))
-    changed: Any = objective
-    return cast(Objective, replace(changed, explainer=found[0]))
 
 
 def derive_feasibility(objectives: Sequence[Objective], figures: Mapping[str, float]) -> dict[str, float]:
