@@ -61,8 +61,3 @@ def test_candidates_with_extreme_scores_rank_before_other_positions():
 def test_fractions_outside_the_input_are_refused(fractions):
     with pytest.raises(ExpoundError, match="above 0 and up to 1"):
         fractions_to_counts(torch.tensor([3]), fractions)
-
-
-def test_unknown_rounding_is_refused():
-    with pytest.raises(ExpoundError, match="unknown rounding 'round'"):
-        fractions_to_counts(torch.tensor([3]), (0.5,), "round")

@@ -90,11 +90,15 @@ def read_fields(part: Any) -> dict[str, Any]:
 
 
 def check_choices(part: Any) -> None:
-    """Raise ExpoundError for an option of a dataclass that is not among the choices of its annotation."""
-    kind: Any = type(part)
-    for name, value in read_fields(part).items():
+    """Raise ExpoundError for an option that is not among the choices of its annotation.
+
+    Options are the fields of a dataclass, or the arguments of another class, which are attributes of the same name.
+    """
+    annotated: Any = type(part) if is_dataclass(part) else type(part).__init__
+    for name, hint in _get_hints(annotated).items():
+        value = getattr(part, name, None)
         if isinstance(value, str):
-            choices = _list_choices(_get_hints(kind)[name])
+            choices = _list_choices(hint)
             if choices and value not in choices:
                 raise unknown(name, value, choices)
 

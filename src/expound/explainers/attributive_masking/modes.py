@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from expound.errors import ExpoundError, check_choice
+from expound.data.registry import check_choices
+from expound.errors import ExpoundError
 from expound.models import Batch, ExplainedModel, Outputs
 from expound.models.checks import check_pairwise_mask, make_pairwise_mask
 from expound.models.loading.adapters import read_config
@@ -36,12 +37,12 @@ class SoftMasking(nn.Module):
 
     def __init__(self, mode: Mode = "mask", predictor: str | None = None, width: int | None = None) -> None:
         super().__init__()
-        check_choice("masking mode", mode, get_args(Mode))
+        self.mode, self.predictor = mode, predictor
+        check_choices(self)
         if (mode == "predicted") != (predictor is not None):
             raise ExpoundError(
                 "masking by predicted tokens needs a masked language model as predictor, others have none"
             )
-        self.mode, self.predictor = mode, predictor
         self.embedding = nn.Parameter(torch.zeros(width)) if mode == "learned" and width else None
 
     @torch.no_grad()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.errors import ExpoundError, check_choice
+from expound.data.registry import check_choices
+from expound.errors import ExpoundError
 from expound.explainers.learned.learned_attention import (
     NORMS,
     LearnedAttention,
@@ -84,13 +85,10 @@ class InterpretableAttention(LearnedAttention):
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
-        self.normalizer, self.mix = _check_normalizer(normalizer, mix)
-        self.head_dim, self.learn_features, self.learn_heads, self.learn_layers = (
-            head_dim,
-            learn_features,
-            learn_heads,
-            learn_layers,
-        )
+        self.normalizer, self.mix = normalizer, mix or ("coefs" if normalizer == "softmax" else "literal")
+        check_choices(self)
+        self.head_dim = head_dim
+        self.learn_features, self.learn_heads, self.learn_layers = learn_features, learn_heads, learn_layers
         self.scales, self.special_tokens = _check_scales(scales), special_tokens
         self._add_coefficients("query_features", (n_layers, n_heads, head_dim), learned=learn_features)
         self._add_coefficients("key_features", (n_layers, n_heads, head_dim), learned=learn_features)
@@ -196,13 +194,6 @@ class InterpretableAttention(LearnedAttention):
             self.register_parameter(name, nn.Parameter(torch.ones(shape)))
         else:
             self.register_buffer(name, torch.ones(shape))
-
-
-def _check_normalizer(normalizer: str, mix: str | None) -> tuple[str, str]:
-    check_choice("normalizer", normalizer, NORMS)
-    mix = mix or ("coefs" if normalizer == "softmax" else "literal")
-    check_choice("mix", mix, get_args(Mix))
-    return normalizer, mix
 
 
 def _weight_features(x: Tensor, weight: Tensor) -> Tensor:

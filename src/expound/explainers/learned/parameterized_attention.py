@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.errors import check_choice, unknown
+from expound.data.registry import check_choices
 from expound.explainers.learned.learned_attention import (
     NORMS,
     LearnedAttention,
@@ -55,10 +55,8 @@ class ParameterizedAttention(LearnedAttention):
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
-        if normalizer != "none" and normalizer not in NORMS:
-            raise unknown("normalizer", normalizer, (*NORMS, "none"))
-        check_choice("used_layers", used_layers, get_args(Layers))
         self.normalizer, self.used_layers, self.special_tokens = normalizer, used_layers, special_tokens
+        check_choices(self)
         used = n_layers if used_layers == "all" else 1
         # Any constant start gives a uniform λ: untrained, the scores are the mean over heads.
         self.coefficients = nn.Parameter(torch.full((used, n_heads), 1 / (used * n_heads)))

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from expound.data.cards import MethodCard
-from expound.errors import ExpoundError, check_choice
+from expound.data.registry import check_choices
+from expound.errors import ExpoundError
 from expound.explainers.learned.base import LearnedExplainer
 from expound.explainers.learned.gates import SMALLEST, BernoulliGates, HardKumaGates
 from expound.models import Batch, Capture, ExplainedModel, Outputs
 from expound.models.batch import to_float32
 
 Gate = Literal["bernoulli", "hardkuma"]
-GATES = ("bernoulli", "hardkuma")
 LARGEST = 100.0
 
 
@@ -45,8 +45,8 @@ class RationaleExtractor(LearnedExplainer):
         super().__init__()
         if width < 1:
             raise ExpoundError(f"expected states of at least 1 dimension, got {width}")
-        check_choice("gate", gate, GATES)
         self.width, self.gate = width, gate
+        check_choices(self)
         parameters = 2 if gate == "hardkuma" else 1
         # equal scores before training, as in all learned explainers
         self.weight = nn.Parameter(torch.zeros(parameters, width))
