@@ -17,10 +17,10 @@ import families
 from expound.errors import ExpoundError
 from expound.explainers.perturbation.coalitions import coalition_values
 from expound.explainers.perturbation.context_cite import ablation_masks
+from expound.explainers.seeding import draw_numbers
 from expound.explainers.units import number_units
 from expound.metrics import METRICS, metric
 from expound.metrics.faithfulness.ablation import compute_lds
-from expound.metrics.faithfulness.infidelity import draw_unit_sets
 from expound.metrics.faithfulness.soft import SoftErasure
 from expound.metrics.faithfulness.unit_order import UnitMetric
 from judged import OneByOne, attribution_for, inputs_of, model_of
@@ -112,7 +112,7 @@ def test_infidelity_is_captum_s(normalize):
     unit = number_units(batch, "word")
     count = int(unit.max()) + 1
     judge = metric("infidelity", n_samples=20, normalize=normalize, seed=5)
-    taken = draw_unit_sets(batch, torch.tensor([count]), 20, 5)
+    taken = draw_numbers(batch, torch.tensor([count]), 20, 5) < 0.5
 
     def answers(presence):
         return coalition_values(model, batch, target, presence[:, None] > 0, unit, "mask")[:, 0].double()

@@ -16,13 +16,7 @@ from expound.data.alignment import pool
 from expound.data.readers.columns import ColumnOptions
 from expound.data.spans import Spans, UnitName
 from expound.errors import ExpoundError
-from expound.explainers.base import (
-    Explainer,
-    TokenScores,
-    require_assumptions,
-    require_finite,
-    resolve_unit,
-)
+from expound.explainers.base import Explainer, TokenScores, require_assumptions, require_finite, resolve_unit
 from expound.explainers.check_model import default_method
 from expound.explainers.gradients.paths import DimensionwiseExplainer, explain_parts
 from expound.explainers.learned.trained_citation import TrainedCitation

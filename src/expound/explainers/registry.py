@@ -100,25 +100,14 @@ def describe_spec(spec: str) -> dict[str, Any]:
     return {"name": made.name, **made.params}
 
 
-def make_seeded(method: str | Explainer, seed: int, model: ExplainedModel | None = None) -> Explainer:
-    """Return the explainer with this seed, if it has one and the spec does not set it."""
-    return explainer(method, model, **seed_params(method, seed))
-
-
-def seed_params(method: str | Explainer, seed: int) -> dict[str, Any]:
-    """Return `{"seed": seed}` for a method that has a seed which the spec does not set, else an empty dict."""
-    if isinstance(method, str):
-        part, _, options = EXPLAINERS.read(method)
-        if "seed" in getattr(part, "__dataclass_fields__", {}) and "seed" not in options:
-            return {"seed": seed}
-    return {}
-
-
-def add_seed(spec: str, seed: int) -> str:
-    """Return the spec with this seed, if the method has one and the spec does not set it."""
-    if not seed_params(spec, seed):
-        return spec
-    return f"{spec}{'&' if '?' in spec else '?'}seed={seed}"
+def add_seed(method: str | Explainer, seed: int) -> str | Explainer:
+    """Return the method with this seed, if it is a spec that sets no seed of a method that has one."""
+    if not isinstance(method, str):
+        return method
+    part, _, options = EXPLAINERS.read(method)
+    if "seed" in options or "seed" not in getattr(part, "__dataclass_fields__", {}):
+        return method
+    return f"{method}{'&' if '?' in method else '?'}seed={seed}"
 
 
 def make_titles(specs: Iterable[str]) -> dict[str, str]:

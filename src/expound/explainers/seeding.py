@@ -33,6 +33,17 @@ def example_generators(batch: Batch, seed: int) -> list[np.random.Generator]:
     return [np.random.default_rng(number) for number in example_seeds(batch, seed)]
 
 
+def draw_numbers(batch: Batch, counts: Tensor, samples: int, seed: int) -> Tensor:
+    """Return a uniform number from [0, 1) for each unit and draw [N, B, U] in float64; ∞ for padding units.
+
+    They depend on the seed and on the example's content, not on the batch or the method. `counts` [B]: units.
+    """
+    drawn = np.full((samples, len(batch), max(1, int(counts.max()))), np.inf)
+    for row, (count, random) in enumerate(zip(counts.tolist(), example_generators(batch, seed), strict=True)):
+        drawn[:, row, :count] = random.random((samples, count))
+    return torch.from_numpy(drawn).to(batch.device)
+
+
 def gaussian_noise(batch: Batch, embeddings: Tensor, share: float, seeds: Iterable[int]) -> Tensor:
     """Return Gaussian noise [B, L, d] for input embeddings [B, L, d], zero at padding.
 

@@ -200,11 +200,11 @@ def _check_spans(spans: Any, texts: Sequence[str], index: int) -> list[TokenSpan
     return found
 
 
-def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
-    """Return the `most` pairs (i, j, value), i < j, of largest magnitude in a symmetric matrix, without zeros."""
+def find_strongest_pairs(pairs: NDArray[np.float64]) -> tuple[tuple[int, int, float], ...]:
+    """Return the ten pairs (i, j, value), i < j, of largest magnitude in a symmetric matrix, without zeros."""
     first, second = np.triu_indices(len(pairs), 1)
     values = pairs[first, second]
-    order = np.argsort(-np.abs(values), kind="stable")[:most]
+    order = np.argsort(-np.abs(values), kind="stable")[:10]
     return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])
 
 

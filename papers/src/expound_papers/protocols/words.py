@@ -122,7 +122,7 @@ def measure_micro_f1(
     import pandas as pd
     import torch
 
-    from expound.explainers.registry import make_seeded
+    from expound.explainers.registry import add_seed, explainer
     from expound.metrics.plausibility import TokenF1
     from expound.models.encoding.encode import make_batches
     from expound.models.encoding.labels import renumber_labels
@@ -138,7 +138,7 @@ def measure_micro_f1(
         if gold is None:
             gold = torch.zeros_like(batch.content)
         for spec, (hits, size) in counts.items():
-            scores = make_seeded(spec, seed, model).attribute(model, batch).detach()
+            scores = explainer(add_seed(spec, seed), model).attribute(model, batch).detach()
             right, all_of_both = metric.count_hits(metric.rank_units(batch, gold, scores))
             counts[spec] = (hits + right.sum().item(), size + all_of_both.sum().item())
     found = [{"example": 0, "method": spec, "micro_f1": 2 * hits / size} for spec, (hits, size) in counts.items()]

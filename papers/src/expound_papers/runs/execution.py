@@ -22,7 +22,7 @@ from expound.errors import ExpoundError
 from expound.evaluation.compare.compare import compare
 from expound.evaluation.compare.comparison import Comparison
 from expound.explainers import Explainer, explainer
-from expound.explainers.registry import make_seeded
+from expound.explainers.registry import add_seed
 from expound.models import ExplainedModel, load
 from expound.models.state import use_full_attention
 from expound.training import RunOptions
@@ -204,7 +204,7 @@ def _make_explainers(cell: Cell, store: Store, model: ExplainedModel) -> dict[st
     for name, facts in cell.config["explainers"].items():
         explainers[name] = load_learned_explainer(cell, name, store) or _fill_spec(cell, name, store)
         if NOISY in facts:
-            of = make_seeded(explainers[name], cell.config["seed"], model)
+            of = explainer(add_seed(explainers[name], cell.config["seed"]), model)
             explainers[name] = BestOfNoisy(of, **facts[NOISY], seed=cell.config["seed"])
     return explainers
 

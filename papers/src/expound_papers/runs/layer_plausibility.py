@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from expound.evaluation.compare.judge import include_special_tokens
 from expound.explainers import Explainer
-from expound.explainers.registry import make_seeded
+from expound.explainers.registry import add_seed, explainer
 from expound.metrics import metric
 from expound.models import ExplainedModel
 from expound.models.batch import require_finite_logits
@@ -41,7 +41,8 @@ def plausibility_by_layer(
         logits = require_finite_logits(model(batch).logits)
         explained = model.resolve_target(batch, select_targets(target, indices, len(rows)), logits)
         for spec, each in explainers.items():
-            layers = make_seeded(each, seed, model).explain(model, batch, explained, special_tokens=True).layers
+            method = explainer(add_seed(each, seed), model)
+            layers = method.explain(model, batch, explained, special_tokens=True).layers
             if layers is None:
                 continue
             for layer, scores in enumerate(layers.unbind(1), 1):

@@ -13,7 +13,7 @@ from expound.data.spans import UnitName
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, Explainer
 from expound.explainers.base import resolve_unit
-from expound.explainers.registry import seed_params
+from expound.explainers.registry import add_seed
 from expound.metrics import Metric, metric
 from expound.metrics.registry import PEAK_MEMORY, SECONDS
 from expound.models import ExplainedModel
@@ -93,7 +93,7 @@ def make_methods(
         methods = _by_unique_name("methods", named)
     made = {}
     for name, method in methods.items():
-        made[name] = resolve_unit(model, method, unit, seed_params(method, seed))[0]
+        made[name] = resolve_unit(model, add_seed(method, seed), unit, {})[0]
     return made
 
 

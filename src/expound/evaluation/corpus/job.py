@@ -17,10 +17,10 @@ from expound.evaluation.corpus.parts import CorpusParts, make_explained_row, spl
 from expound.evaluation.workers.local import LocalWorkers
 from expound.evaluation.workers.on_ray import RayWorkers
 from expound.evaluation.workers.scheduler import Task, Workers, run_all
-from expound.explainers import Explainer, attribute
+from expound.explainers import Explainer, attribute, explainer
 from expound.explainers.base import describe_explainer
 from expound.explainers.check_model import default_method
-from expound.explainers.registry import make_seeded
+from expound.explainers.registry import add_seed
 from expound.models import ExplainedModel, load
 from expound.models.encoding.labels import make_renumbering
 from expound.models.loading.checkpoint import digest_weights
@@ -85,7 +85,7 @@ def explain_shard(job: CorpusJob, model: ExplainedModel, shard: int = 0, num_sha
     if model.task.is_generated:
         raise ExpoundError("a corpus of generated text is explained by `expound compare`: choose one method there")
     stream = job.stream()
-    method = make_seeded(job.method or default_method(model), job.seed, model)
+    method = explainer(add_seed(job.method or default_method(model), job.seed), model)
     parts = CorpusParts(job.folder, _resolve_config(job, model, method, stream))
     to_model = make_renumbering(model, stream.features)
     shown = is_interactive() and not shard

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from expound.data.cards import MetricCard
 from expound.errors import ExpoundError
-from expound.explainers.seeding import example_generators
+from expound.explainers.seeding import draw_numbers
 from expound.metrics.faithfulness.unit_order import UnitMetric, UnitOrder
 from expound.metrics.ranking import check_fractions, fractions_to_counts
 from expound.models import Batch, ExplainedModel, load
@@ -93,14 +93,10 @@ class FFidelity(UnitMetric):
         top = fractions_to_counts(order.counts, self.fractions)
         part_of_top = fractions_to_counts(top.flatten(), (self.removed_fraction,)).view_as(top)
         count = torch.minimum(part_of_top, fractions_to_counts(order.counts, (self.max_fraction,)))
-        noise = torch.full((self.n_samples, *order.place.shape), torch.inf, dtype=torch.float64)
         # One number per unit, not per top unit: every method removes by the same draws.
-        for row, (units, random) in enumerate(
-            zip(order.counts.tolist(), example_generators(batch, self.seed), strict=True)
-        ):
-            noise[:, row, :units] = torch.from_numpy(random.random((self.n_samples, units)))
+        noise = draw_numbers(batch, order.counts, self.n_samples, self.seed)
         in_top = order.first(top)[:, None]
-        candidates = noise.to(batch.device).masked_fill(~in_top, torch.inf)
+        candidates = noise.masked_fill(~in_top, torch.inf)
         # The `count` lowest numbers of the top are a uniform sample of it without replacement.
         drawn = candidates.argsort(-1).argsort(-1) < count[:, None, :, None]
         return (drawn & in_top).flatten(0, 1)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from expound.data.cards import MetricCard
-from expound.explainers.seeding import example_generators
+from expound.explainers.seeding import draw_numbers
 from expound.metrics.faithfulness.unit_order import UnitMetric
 from expound.models import Batch, ExplainedModel
 
@@ -47,7 +46,7 @@ class Infidelity(UnitMetric):
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return one value per example [B], see `Metric.compute`; defined for every example."""
         order = self.order_units(batch, attribution)
-        removed = draw_unit_sets(batch, order.counts, self.n_samples, self.seed)
+        removed = draw_numbers(batch, order.counts, self.n_samples, self.seed) < 0.5
         whole_first = torch.cat([torch.ones_like(removed[:1]), ~removed])
         answers = self.probability(model, batch, target, whole_first)
         return {self.name: infidelity(order.scores, removed, answers[0] - answers[1:], self.normalize).float()}
@@ -62,14 +61,3 @@ def infidelity(scores: Tensor, removed: Tensor, drops: Tensor, normalize: bool =
         # All scores 0: every β gives the same error, so the division is only kept finite.
         beta = (sums * drops).sum(0) / power.where(power > 0, 1.0)
     return (beta * sums - drops).square().mean(0)
-
-
-def draw_unit_sets(batch: Batch, counts: Tensor, samples: int, seed: int, chance: float = 0.5) -> Tensor:
-    """Return random sets of each example's units [N, B, U], each unit drawn with the same chance.
-
-    The sets depend on the seed and on the example's content, not on the batch or the method.
-    """
-    drawn = np.zeros((samples, len(batch), max(1, int(counts.max()))), np.bool_)
-    for row, (count, random) in enumerate(zip(counts.tolist(), example_generators(batch, seed), strict=True)):
-        drawn[:, row, :count] = random.random((samples, count)) < chance
-    return torch.from_numpy(drawn).to(batch.device)

@@ -21,7 +21,7 @@ from expound.explainers import Explainer, attribute
 from expound.explainers.base import require_assumptions, resolve_unit
 from expound.explainers.check_model import default_method
 from expound.explainers.plan import add_placeholder_response, measure_pass, plan_work
-from expound.explainers.registry import make_seeded, make_titles, seed_params
+from expound.explainers.registry import add_seed, explainer, make_titles
 from expound.metrics import metric
 from expound.models import ExplainedModel
 from expound.models.generation.examples import prompt_to_row, show_units
@@ -96,7 +96,7 @@ class Explorer:
         self.specs = {name: spec for spec, name in names.items()}
         # Methods are made once, here: a request names one of them and never a file to load.
         first = next(iter(self.models.values()))
-        self.methods = {name: make_seeded(spec, seed, first) for spec, name in names.items()}
+        self.methods = {name: explainer(add_seed(spec, seed), first) for spec, name in names.items()}
         self.configured_methods = [names[spec] for spec in methods]
         self.trained_methods = {model: names[spec] for model, spec in trained_methods.items()}
         self.titles = make_titles(self.specs)
@@ -205,10 +205,10 @@ class Explorer:
 
     def resolve_method(self, question: Question, name: str) -> tuple[Explainer, UnitName]:
         """Return a method that scores units of a prompt, and the unit."""
-        spec, unit = self.specs[name], self.resolve_unit(question)
+        spec, unit = add_seed(self.specs[name], self.seed), self.resolve_unit(question)
         key = question.model, name, unit
         if key not in self._explainers:
-            self._explainers[key] = resolve_unit(self.models[question.model], spec, unit, seed_params(spec, self.seed))
+            self._explainers[key] = resolve_unit(self.models[question.model], spec, unit, {})
         return self._explainers[key]
 
     def predict(
