@@ -95,12 +95,18 @@ def check_choices(part: Any) -> None:
     Options are the fields of a dataclass, or the arguments of another class, which are attributes of the same name.
     """
     annotated: Any = type(part) if is_dataclass(part) else type(part).__init__
-    for name, hint in _get_hints(annotated).items():
+    for name, choices in _read_choices(annotated).items():
         value = getattr(part, name, None)
-        if isinstance(value, str):
-            choices = _list_choices(hint)
-            if choices and value not in choices:
-                raise unknown(name, value, choices)
+        if isinstance(value, str) and value not in choices:
+            raise unknown(name, value, choices)
+
+
+# Every call makes its method anew, so the annotations of a class are read once.
+@cache
+def _read_choices(annotated: Any) -> dict[str, list[Any]]:
+    """Return the choices of each option that has a Literal in its annotation."""
+    choices = {name: _list_choices(hint) for name, hint in _get_hints(annotated).items()}
+    return {name: names for name, names in choices.items() if names}
 
 
 def _list_choices(hint: Any) -> list[Any]:

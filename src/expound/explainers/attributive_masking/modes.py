@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -93,35 +93,30 @@ class SoftMasking(nn.Module):
     @torch.no_grad()
     def _predict_ids(self, model: ExplainedModel, batch: Batch) -> Tensor:
         """Return the most likely other token at each content position, given the rest of the text: [B, L]."""
-        predictor = _load_predictor(str(self.predictor), str(model.device))
+        predictor, tokens = _load_predictor(str(self.predictor), str(model.device))
         ids, filled = batch.inputs["input_ids"], batch.inputs["input_ids"].clone()
-        if len(model.tokenizer) != predictor.tokens or model.is_decoder:
+        if len(model.tokenizer) != tokens or model.is_decoder:
             raise ExpoundError(f"{self.predictor} does not share the explained model's tokenizer: use one that does")
         inputs = {name: batch.inputs[name] for name in ("attention_mask", "token_type_ids") if name in batch.inputs}
         for column in batch.content.any(0).nonzero().flatten().tolist():
             masked = ids.clone()
             masked[:, column] = model.mask_id
-            scores = predictor.model(input_ids=masked, **inputs).logits[:, column]
+            scores = predictor(input_ids=masked, **inputs).logits[:, column]
             # Neither special tokens nor the original token may be predicted.
             scores[:, [*model.special_ids]] = -torch.inf
             filled[:, column] = scores.scatter(1, ids[:, column, None], -torch.inf).argmax(1)
         return filled
 
 
-class _Predictor(NamedTuple):
-    model: Any
-    tokens: int
-
-
 @lru_cache(maxsize=1)
-def _load_predictor(name: str, device: str) -> _Predictor:
-    """Load the masked language model; the last one is kept for the next batch."""
+def _load_predictor(name: str, device: str) -> tuple[Any, int]:
+    """Load the masked language model, and count its tokens; the last one is kept for the next batch."""
     try:
         model = AutoModelForMaskedLM.from_pretrained(name, config=read_config(name), use_safetensors=True)
         tokens = len(AutoTokenizer.from_pretrained(name))
     except (OSError, ValueError) as error:
         raise ExpoundError(f"the predictor {name!r} could not be loaded: {str(error).splitlines()[0]}") from error
-    return _Predictor(model.to(device).eval().requires_grad_(False), tokens)
+    return model.to(device).eval().requires_grad_(False), tokens
 
 
 def choose_mode(model: ExplainedModel, batch: Batch) -> Mode:

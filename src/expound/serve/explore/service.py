@@ -259,7 +259,8 @@ class Explorer:
         try:
             target = self.check_target(question)
             example = self._complete_example(question, stop)
-            if model.black_box_reason:
+            # Units of a function's texts are deleted, and an untrained method is made for each model.
+            if model.black_box_reason or "untrained" in self.specs[name]:
                 method = self.resolve_method(question, name)[0]
             if is_generating(model):
                 method, unit = self.resolve_method(question, name)
