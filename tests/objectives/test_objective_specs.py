@@ -25,6 +25,16 @@ def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
     assert [(each.name, each.weight) for each in both] == [("sufficiency", 1.0), ("cross_entropy", 1.0)]
 
 
+def test_terms_with_one_untrained_explainer_share_it_in_a_run():
+    model, own = random_model(), "explainer=interpretable_attention?untrained;normalizer=softmax"
+    specs = f"cross_entropy,sufficiency?{own},comprehensiveness?{own}&weight=2"
+    _, one, other = RECIPES["custom"](specs).build_objectives(model, None, 0)
+    assert one.explainer is other.explainer
+    assert (one.explainer.n_layers, one.explainer.normalizer, other.weight) == (2, "softmax", 2.0)
+    with pytest.raises(ExpoundError, match="pass model=, the model that it explains"):
+        parse_objectives(specs)
+
+
 def test_what_is_wrong_is_named():
     cases = [
         ("attribution_entropi", "Did you mean 'attribution_entropy'"),

@@ -13,6 +13,7 @@ from expound.explainers.registry import explainer
 if TYPE_CHECKING:
     import pandas as pd
 
+    from expound.explainers import Explainer
     from expound.models import ExplainedModel
     from expound.objectives.base import Objective
 
@@ -70,13 +71,26 @@ def objective(spec: str | Objective, model: ExplainedModel | None = None, **para
     return made
 
 
-def parse_objectives(specs: str) -> tuple[Objective, ...]:
-    """Return the objectives of a list of specs with commas between them.
+def parse_objectives(specs: str, model: ExplainedModel | None = None) -> tuple[Objective, ...]:
+    """Return the objectives of a list of specs with commas between them, for the model that is trained.
+
+    Terms whose explainers have equal specs share one explainer, whose parameters they train together.
 
     Raises:
         ExpoundError: an empty list, or the same objective twice; else as `objective`.
     """
-    return check_objectives([objective(spec) for spec in split_ids(specs)])
+    explainers: dict[str, Explainer] = {}
+    terms = []
+    for spec in split_ids(specs):
+        name, params = parse_spec(spec)
+        given: dict[str, Any] = dict(params)
+        own = params.get("explainer")
+        if own is not None:
+            if own not in explainers:
+                explainers[own] = explainer(own.replace(";", "&"), model)
+            given["explainer"] = explainers[own]
+        terms.append(objective(name, model, **given))
+    return check_objectives(terms)
 
 
 def check_objectives(objectives: Sequence[Objective]) -> tuple[Objective, ...]:

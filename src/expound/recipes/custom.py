@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from expound.objectives import Objective, parse_objectives
+from datasets import Dataset
+
+from expound.data.registry import parse_spec, split_ids
+from expound.models import ExplainedModel
+from expound.objectives import Objective, objective, parse_objectives
 from expound.objectives.registry import check_objectives
 from expound.recipes.base import Recipe
 
 EQUATION = r"\sum_k w_k \text{objective}_k"
 USE = "A loss of your own from `expound objectives` and plugins."
 AVOID = "A named recipe does it: it brings the paper's values."
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomRecipe(Recipe):
+    """Terms of a loss from their `specs`, which are made for the model that training starts from."""
+
+    specs: str
+
+    def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
+        """Return the terms for this model."""
+        return parse_objectives(self.specs, model)
 
 
 def custom(
@@ -29,5 +45,17 @@ def custom(
     Example: expound train custom --objectives "cross_entropy,attribution_entropy?weight=0.1" --model bert-base-uncased
     --data sst:data/sst --output-dir runs/concise
     """
-    terms = parse_objectives(objectives) if isinstance(objectives, str) else check_objectives(objectives)
-    return Recipe(name="custom", paper="", objectives=terms, trains_language_models=True)
+    if not isinstance(objectives, str):
+        terms = check_objectives(objectives)
+        return Recipe(name="custom", paper="", objectives=terms, trains_language_models=True)
+    drafts = []
+    for spec in split_ids(objectives):
+        name, params = parse_spec(spec)
+        given: dict[str, Any] = dict(params)
+        # An untrained explainer needs the model; what is checked before training does not depend on it.
+        if "?untrained" in params.get("explainer", ""):
+            del given["explainer"]
+        drafts.append(objective(name, **given))
+    return CustomRecipe(
+        name="custom", paper="", objectives=check_objectives(drafts), specs=objectives, trains_language_models=True
+    )
