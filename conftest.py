@@ -17,7 +17,8 @@ __all__ = ["cluster", "ray_nodes"]
 
 # A third of the time of imports and collection is garbage collection, which finds nothing there.
 gc.disable()
-# As it is imported, bitsandbytes loads torch's compiler for functions of its own, which takes more than a second.
+# As it is imported, bitsandbytes loads torch's compiler for functions of its own, which takes more than a second, also
+# in the processes that tests start. Tests that compile a model unset it.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
 CACHE = tempfile.TemporaryDirectory(prefix="expound-tests-")
 os.environ["XDG_CACHE_HOME"] = CACHE.name
@@ -80,7 +81,6 @@ def pytest_collection_finish():
     import torch
 
     torch.set_num_threads(1)
-    os.environ.pop("TORCHDYNAMO_DISABLE", None)
     gc.freeze()
     gc.enable()
 

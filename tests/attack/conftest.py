@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,9 +23,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def low_overhead():
-    """Saves the time of thousands of useless garbage collections and of fingerprints of datasets."""
-    gc.freeze()
+    """Saves the time of thousands of fingerprints of datasets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.arrow_dataset, "generate_fingerprint", lambda _: uuid4().hex)
         yield
-    gc.unfreeze()

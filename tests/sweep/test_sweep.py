@@ -60,7 +60,8 @@ def every_change():
 
 
 @pytest.mark.parametrize(("change", "model_type"), every_change())
-def test_models_of_ones_own_are_exact_or_refused(change, model_type):
+def test_models_of_ones_own_are_exact_or_refused(change, model_type, monkeypatch):
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         findings = sweep_model(model_type, "SequenceClassification", OWN_METHODS, change=CHANGES[change])

@@ -413,7 +413,8 @@ WRONG = [
 ]
 
 
-def test_wrong_uses_are_answered_in_one_sentence():
+def test_wrong_uses_are_answered_in_one_sentence(monkeypatch):
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE")
     for use, message in WRONG:
         with pytest.raises(ExpoundError, match=message) as raised:
             use()
