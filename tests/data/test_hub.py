@@ -124,8 +124,9 @@ def test_models_and_explainers_are_read_by_their_names(tmp_path, monkeypatch):
     monkeypatch.setattr(hf.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hf.constants, "HF_HUB_OFFLINE", True)
     loaded = expound.load("user/model", device="cpu")
-    for name, kind in (("parameterized_attention:user/learned", learned), ("saliency", "saliency")):
-        found, expected = (expound.attribute(*given)[0] for given in ((loaded, "a film", name), (model, "a film", kind)))
+    for name, method in (("parameterized_attention:user/learned", learned), ("saliency", "saliency")):
+        found = expound.attribute(loaded, "a film", name)[0]
+        expected = expound.attribute(model, "a film", method)[0]
         np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
     with pytest.raises(ExpoundError, match="found no folder user/nothing, and the repository cannot be read"):
         expound.explainer("parameterized_attention:user/nothing")
