@@ -17,7 +17,7 @@ from expound.errors import ExpoundError, shorten, unknown
 T = TypeVar("T")
 C = TypeVar("C")
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_get_hints = cache(get_type_hints)
+_get_hints, _get_signature = cache(get_type_hints), cache(signature)
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -73,7 +73,7 @@ def parse_params(
         ExpoundError: the part has no such parameter, or a value does not have its type.
     """
     hints = _get_hints(part)
-    valid = [name for name in signature(part).parameters if name not in fixed]
+    valid = [name for name in _get_signature(part).parameters if name not in fixed]
     for key in given:
         if key not in valid and not valid:
             raise ExpoundError(f"{name} takes no parameter, got {key!r}")
