@@ -8,7 +8,7 @@ def study_for_tests(study: Study) -> None:
     """Two learning rates."""
     study.seeds = 2
     study.arguments = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "eval_steps": 2}
-    films = Data("films", "generated?size=48", split="train")
+    films = Data("films", "generated?size=32", split="train")
     dev = films.but("dev", split="dev")
     runs = []
     for name, rate in {"slow": 1e-4, "fast": 3e-3}.items():

@@ -212,7 +212,7 @@ def test_a_model_that_missed_its_bound_counts_nowhere(reference_root, tmp_path):
         assert sorted(set(results.figures.query("recipe == @recipe")["seed"])) == seeds
     assert make_study_table(results, "f1").count[:, 0].tolist() == [2, 1]
     (board,) = make_leaderboards(Store(root)).values()
-    assert dict(zip(board.rows, board.count[:, 1], strict=True))["films / tiny / fast / decompx"] == 12
+    assert dict(zip(board.rows, board.count[:, 1], strict=True))["films / tiny / fast / decompx"] == 8
 
 
 def test_the_leaderboard_has_every_judged_explanation(reference_root, capsys):
@@ -221,7 +221,7 @@ def test_the_leaderboard_has_every_judged_explanation(reference_root, capsys):
     assert len(board.rows) == 6
     labels = [metric(name).card.label for name in ("rationale_auc", "aopc_comprehensiveness")]
     assert [card.label for card in board.cards] == labels
-    assert board.count[0].tolist() == [2 * 12, 2 * 12]
+    assert board.count[0].tolist() == [2 * 8, 2 * 8]
     assert main(["study", "leaderboard", "--output-dir", str(reference_root), "--format", "csv"]) == 0
     assert "films / tiny / fast / decompx," in capsys.readouterr().out
 
@@ -246,7 +246,7 @@ def test_the_leaderboard_tells_models_of_one_name_apart(reference_root, tmp_path
     assert len(names) == 3
     assert "films / tiny / slow" in names
     assert len([name for name in names if re.fullmatch(r"films / tiny / fast \([0-9a-f]{6}\)", name)]) == 2
-    assert set(board.count[:, 1]) == {2 * 12}
+    assert set(board.count[:, 1]) == {2 * 8}
 
 
 def test_tables_status_and_dry_run_from_the_command_line(reference_root, capsys):

@@ -73,7 +73,7 @@ def test_eight_workers_do_64_runs_exactly_once(tmp_path):
 def test_kills_lose_no_finished_run_and_do_none_twice(tmp_path):
     root, chance, seen = tmp_path / "store", random.Random(1), dict[str, bytes]()
     store, these, kills = Store(root), cells(150, sources={"pause": 0.001}), 0
-    while (kills < 40 or len(seen) <= 20) and len(seen) < 120:  # a busy machine finishes few runs between kills
+    while (kills < 24 or len(seen) <= 20) and len(seen) < 120:  # a busy machine finishes few runs between kills
         worker = FORK.Process(target=run_all_cells, args=(root, list(these), kills))
         begun = len(list(store.root.glob(".work/*"))) + len(seen)
         worker.start()
