@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -181,11 +180,7 @@ def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, ou
         assert one["texts"] == other["texts"]
 
 
-def test_two_processes_give_the_same_rows(model, corpus, output_folder, tmp_path, monkeypatch):
-    # Both are forks of one new process, which imports for seconds. Tests of studies start workers as commands do.
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["expound.evaluation.workers.local", "transformers.models.bert.modeling_bert"])
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: server)
+def test_two_processes_give_the_same_rows(model, corpus, output_folder, tmp_path):
     assert explain_corpus(job(model, corpus, tmp_path / "out"), workers=2, threads=1) == COUNT
     assert read_rows(tmp_path / "out") == read_rows(output_folder)
 
