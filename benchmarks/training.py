@@ -44,8 +44,7 @@ from expound.objectives import (
     SufficiencyLoss,
 )
 from expound.recipes import RECIPES
-from expound.training import ObjectiveTrainer
-from expound.training.bilevel.criteria import Simulatability, SimulatingStudent
+from expound.training import ObjectiveTrainer, Simulatability
 from expound.training.loop.training_module import FIRST_STEPS, TrainingModule
 from expound_papers.answering_model import make_llama
 from timing import DATA, load_minilm, measure_ratios, parse_options, write_results
@@ -134,7 +133,7 @@ def measure_ivra(steps: int) -> dict[str, dict[str, Any]]:
         "comprehensiveness": ComprehensivenessLoss(attention),
         "sufficiency": SufficiencyLoss(attention),
         "consistency": ConsistencyLoss(attention),
-        "simulatability": Simulatability(attention, student=SimulatingStudent(load_minilm())),
+        "simulatability": Simulatability(attention).with_student(load_minilm()),
     }
     step_kinds = {"plain": [CrossEntropy()]} | {name: [CrossEntropy(), each] for name, each in criteria.items()}
     costs = measure_costs(model, [load_rows(32, 64)] * (1 + steps // 2), step_kinds)

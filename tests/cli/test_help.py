@@ -42,7 +42,6 @@ def test_options_stand_in_groups(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     groups = {
         "explain": ["Arguments", "Model and data", "Generated text", "Method", "Output", "Machine"],
-        # A temperature is a parameter of the recipe here, and of the generated text in `explain`.
         "train ivra": ["Model and data", "Recipe", "Parts of the recipe", "Training", "Output", "Machine"],
     }
     for command, expected in groups.items():
@@ -50,8 +49,11 @@ def test_options_stand_in_groups(monkeypatch, capsys):
             get_command(app)([*command.split(), "--help"])
         text = capsys.readouterr().out
         assert [line.strip("╭─╮ ") for line in text.splitlines() if line.startswith("╭─")] == expected
-        panel = "Recipe" if command == "train ivra" else "Generated text"
-        assert "--temperature" in text.partition(f"╭─ {panel} ─")[2].partition("╰─")[0]
+    # The rank is a parameter of the recipe `lora`, and an option of every other training.
+    for command, panel in (("train lora", "Recipe"), ("train ivra", "Training")):
+        with pytest.raises(SystemExit):
+            get_command(app)([*command.split(), "--help"])
+        assert "--lora-rank" in capsys.readouterr().out.partition(f"╭─ {panel} ─")[2].partition("╰─")[0]
 
 
 @pytest.mark.parametrize("command", ["methods", "metrics", "objectives", "datasets"])

@@ -11,7 +11,7 @@ from expound.explainers.learned.interpretable_attention import InterpretableAtte
 from expound.models import ExplainedModel
 from expound.objectives import ComprehensivenessLoss, ConsistencyLoss, CrossEntropy, SufficiencyLoss
 from expound.recipes import RECIPES
-from expound.training import CriterionModule
+from expound.training import CriterionModule, Simulatability
 from expound_papers.tables.coefficients import COEFFICIENTS
 from families import processor, tiny, tokenizer
 
@@ -27,14 +27,14 @@ def make_model():
 @pytest.mark.parametrize(
     ("criterion", "rate", "gamma"),
     [
-        ("simulatability", 3e-5, 0.75),
+        ("simulatability?student=a-model", 3e-5, 0.75),
         ("comprehensiveness", 3e-4, 0.5),
         ("sufficiency", 3e-4, 0.5),
         ("consistency", 1e-4, 0.25),
     ],
 )
 def test_each_criterion_has_the_papers_best_values(criterion, rate, gamma):
-    recipe = expound.recipe("ivra", preset="paper", criteria=criterion, student="a-model")
+    recipe = expound.recipe("ivra", preset="paper", criteria=criterion)
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["lr_scheduler_kwargs"]) == (rate, {"gamma": gamma, "epochs": 2})
     assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (20, 64)
@@ -72,14 +72,15 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
 def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_it_is_told(special_tokens, tmp_path):
     tiny("bert").save_pretrained(tmp_path)
     tokenizer("bert").save_pretrained(tmp_path)
-    own = {"student": str(tmp_path), "student_weight": 7.0, "student_optimizer": "adamw", "student_learning_rate": 1e-4}
-    recipe = RECIPES["ivra"]("simulatability", special_tokens=special_tokens, **own)
-    term = recipe.build_objectives(make_model(), load_generated(), seed=0)[1]
+    own = f"student={tmp_path}&student_weight=7&student_optimizer=adamw&student_learning_rate=1e-4"
+    recipe = RECIPES["ivra"](f"sufficiency?unit=word,simulatability?{own}", special_tokens=special_tokens)
+    _, term, removal = recipe.build_objectives(make_model(), load_generated(), seed=0)
+    assert (removal.unit, removal.perturbation) == ("word", "mask")
     student = term.student.network
-    assert (student.weight, term.student.kind, term.rate) == (7.0, "adamw", 1e-4)
+    assert (student.weight, term.student.kind, term.student_learning_rate) == (7.0, "adamw", 1e-4)
     assert term.explainer.special_tokens == student.explainer.special_tokens == special_tokens
-    pupil = {"model": "bert", "weight": 7.0, "optimizer": "adamw", "special_tokens": special_tokens}
-    assert term.params["student"].items() > pupil.items()
+    assert term.params["student"].items() > {"model": "bert", "special_tokens": special_tokens}.items()
+    assert (term.params["student_weight"], term.params["student_optimizer"]) == (7.0, "adamw")
     tiny("bert", seed=7).save_pretrained(tmp_path)
     assert (
         recipe.build_objectives(make_model(), load_generated(), seed=0)[1].params["student"] != term.params["student"]
@@ -98,16 +99,16 @@ def test_what_cannot_be_trained_says_why(tmp_path):
     for make, message in (
         (lambda: RECIPES["ivra"]("comprehensive"), "unknown criterion 'comprehensive'"),
         (lambda: RECIPES["ivra"](" , "), "expected ids between commas"),
-        (lambda: RECIPES["ivra"]("simulatability"), "needs a student"),
+        (lambda: RECIPES["ivra"]("simulatability"), r"simulatability\?student=MODEL"),
+        (lambda: RECIPES["ivra"]([Simulatability()]), r"simulatability\?student=MODEL"),
+        (lambda: RECIPES["ivra"]("sufficiency?student=m"), "unknown parameter of sufficiency 'student'"),
     ):
         with pytest.raises(ExpoundError, match=message):
             make()
     tiny("bert", vocab_size=200).save_pretrained(tmp_path)
     tokenizer("bert").save_pretrained(tmp_path)
     with pytest.raises(ExpoundError, match="the student has 200 tokens"):
-        RECIPES["ivra"]("simulatability", student=str(tmp_path)).build_objectives(
-            make_model(), load_generated(), seed=0
-        )
+        RECIPES["ivra"](f"simulatability?student={tmp_path}").build_objectives(make_model(), load_generated(), seed=0)
 
 
 def test_a_student_of_the_coefficients_that_lie_beside_its_teacher(tmp_path):

@@ -112,16 +112,15 @@ def test_the_sum_of_criteria_turns_signs_and_counts_the_undefined_as_the_worst()
 def test_pairs_and_spans_are_trained_for_all_criteria(make, tmp_path):
     head = "QuestionAnswering" if make is answers else "SequenceClassification"
     start = save_model(tmp_path / "start", head=head, **({"num_labels": 2} if make is answers else {}))
-    criteria, data = "comprehensiveness,sufficiency,consistency,simulatability", make(24)
-    once = {"num_train_epochs": 1}
-    result = ivra(tmp_path / "run", criteria, (data, data), start, student=start, arguments=once)
-    for criterion in criteria.split(","):
+    criteria, data = f"comprehensiveness,sufficiency,consistency,simulatability?student={start}", make(24)
+    result = ivra(tmp_path / "run", criteria, (data, data), start, arguments={"num_train_epochs": 1})
+    for criterion in ("comprehensiveness", "sufficiency", "consistency", "simulatability"):
         assert f"criterion_{criterion}" in result.metrics
     assert (tmp_path / "run" / COEFFICIENTS).exists()
 
 
 def test_the_student_learns_and_is_saved_beside_and_stays_out_of_the_model(student, tmp_path):
-    result = ivra(tmp_path, "simulatability", start=student, student=student, student_learning_rate=0.1)
+    result = ivra(tmp_path, f"simulatability?student={student}&student_learning_rate=0.1", start=student)
     beside = load_file(tmp_path / LEARNED_FILE)
     before = load_file(f"{student}/model.safetensors")
     names = [name for name in beside if name.startswith("simulatability_companion.network.explained.model.")]
@@ -192,17 +191,12 @@ def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
 
 def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
     """Model, coefficients, student and rates."""
-    options = {"start": student, "student": student, "lr_decay": 0.5, "lr_multiplier": 30.0}
-    options |= {"arguments": {"learning_rate": 1e-3}}
-    ivra(tmp_path / "whole", "simulatability,sufficiency", **options)
-    stopped = ivra(
-        tmp_path / "run",
-        "simulatability,sufficiency",
-        callbacks=[Interrupt(signal.SIGTERM, 3)],
-        **options,
-    )
+    options = {"start": student, "lr_decay": 0.5, "lr_multiplier": 30.0, "arguments": {"learning_rate": 1e-3}}
+    options |= {"criteria": f"simulatability?student={student},sufficiency"}
+    ivra(tmp_path / "whole", **options)
+    stopped = ivra(tmp_path / "run", callbacks=[Interrupt(signal.SIGTERM, 3)], **options)
     assert not stopped.finished
-    resumed = ivra(tmp_path / "run", "simulatability,sufficiency", **options)
+    resumed = ivra(tmp_path / "run", **options)
     assert resumed.finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
     for name in (LEARNED_FILE, COEFFICIENTS):

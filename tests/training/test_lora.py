@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 import expound
 from expound import ExpoundError
 from expound.recipes import RECIPES
+from expound.training import Simulatability
 from expound.training.bilevel.lookahead import Student
 from expound.training.loop.lora import add_lora, share_frozen_weights
 from families import processor, tiny
@@ -38,7 +39,7 @@ def data():
 def make_recipes(start):
     """Return every recipe that trains a model, with what is peculiar to it."""
     made = {name: RECIPES[name]() for name in ("er_joint", "er_constrained", "rrr", "regex", "extractor", "custom")}
-    made["ivra"] = RECIPES["ivra"]("simulatability,comprehensiveness", student=start)
+    made["ivra"] = RECIPES["ivra"](f"simulatability?student={start},comprehensiveness")
     made["smat"] = RECIPES["smat"](teacher=start)
     made["fresh"] = RECIPES["fresh"]("attention_last", explained_model=start)
     return made
@@ -119,7 +120,7 @@ def count_own(model, other):
 def test_a_student_beside_an_adapted_model_costs_its_adapters_alone(start, data):
     model = expound.load(start, device="cpu")
     add_lora(model, 2)
-    recipe = RECIPES["ivra"]("simulatability", student=start, student_optimizer="adamw")
+    recipe = RECIPES["ivra"]([Simulatability(student=start, student_optimizer="adamw")])
     (criterion,) = (each for each in recipe.build_objectives(model, data[0], seed=0) if each.name == "simulatability")
     student = criterion.companion
     assert count_own(student.network.explained, model) < 0.2 * count_own(model, expound.load(start, device="cpu"))

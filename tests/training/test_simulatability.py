@@ -21,7 +21,7 @@ from expound.objectives import (
     SufficiencyLoss,
     TrainingStep,
 )
-from expound.training.bilevel.criteria import Simulatability, SimulatingStudent, select_held_out
+from expound.training.bilevel.criteria import Simulatability, select_held_out
 from expound.training.loop.training_module import TrainingModule
 from small import PAIRS, small
 
@@ -31,20 +31,19 @@ TRAINED = StepContext()
 COEFFICIENTS = ["query_features", "key_features", "head_coefficients", "layer_coefficients"]
 
 
-def scene(
-    family="bert", head="SequenceClassification", normalizer="sparsemax", student=None, optimizer="sgd", **options
-):
+def scene(family="bert", head="SequenceClassification", normalizer="sparsemax", student=None, **options):
     """A model, its coefficients, and the criterion with a student of other weights."""
     quiet = QUIET if family == "bert" else {}
     torch.manual_seed(3)
     model = small(family, head, **quiet, initializer_range=0.3)
-    pupil = SimulatingStudent(student or small(family, head, **quiet, initializer_range=0.2), optimizer=optimizer)
+    start = student or small(family, head, **quiet, initializer_range=0.2)
     single = InterpretableAttention.for_model(model, normalizer=normalizer).double()
     with torch.no_grad():
         for value in single.state_dict().values():
             value.mul_(1 + 0.3 * torch.randn_like(value))
-    pupil.double()
-    return model, Simulatability(single, student=pupil, **({"rate": 0.5} | options))
+    objective = Simulatability(single, **{"student_learning_rate": 0.5} | options).with_student(start)
+    objective.student.double()
+    return model, objective
 
 
 def make_labeled_batch(model, texts=None):
@@ -63,7 +62,8 @@ def step_of(model, batch, objective, context=TRAINED):
 def teach_by_hand(objective, lesson, explained):
     """Return a copy of the student after one more SGD step."""
     student = copy.deepcopy(objective.student.network).requires_grad_(True)
-    return step_by_hand(student, torch.optim.SGD(student.parameters(), lr=objective.rate), objective, lesson, explained)
+    optimizer = torch.optim.SGD(student.parameters(), lr=objective.student_learning_rate)
+    return step_by_hand(student, optimizer, objective, lesson, explained)
 
 
 def step_by_hand(student, optimizer, objective, lesson, explained):
@@ -165,7 +165,7 @@ def test_a_student_never_learns_from_held_out_examples(share):
 @pytest.mark.parametrize("special_tokens", [True, False])
 def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(special_tokens):
     model = small("bert", **QUIET, initializer_range=0.3)
-    pupil = SimulatingStudent(model, 3.0, special_tokens=special_tokens).double()
+    pupil = Simulatability(student_weight=3.0).with_student(model, special_tokens).student.double()
     batch = make_labeled_batch(model)
     explained = InterpretableAttention.for_model(model, normalizer="softmax", special_tokens=special_tokens).double()
     same, other = explained.explain(model, batch, special_tokens=True).scores, pupil.network.explanation(batch)
@@ -179,13 +179,13 @@ def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(
 
 
 def test_a_student_with_adamw_keeps_its_moments_also_in_files():
-    model, objective = scene(optimizer="adamw", rate=1e-2)
+    model, objective = scene(student_optimizer="adamw", student_learning_rate=1e-2)
     step, explained, lesson, exam = classroom(model, objective)
     student = copy.deepcopy(objective.student.network).requires_grad_(True)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2, weight_decay=0.0)
     objective(step)
     step_by_hand(student, optimizer, objective, lesson, explained)
-    _, other = scene(optimizer="adamw", rate=1e-2)
+    _, other = scene(student_optimizer="adamw", student_learning_rate=1e-2)
     other.student.load_state_dict(objective.student.state_dict())
     term = other(step)
     step_by_hand(student, optimizer, objective, lesson, explained)
@@ -196,10 +196,6 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
     with torch.no_grad():
         expected = F.cross_entropy(student.explained.eval()(exam).logits, exam.labels)
     torch.testing.assert_close(term.detach(), expected, rtol=1e-8, atol=1e-10)
-    with pytest.raises(ExpoundError, match="adamw, sgd"):
-        SimulatingStudent(small("bert"), optimizer="adam")
-    with pytest.raises(ExpoundError, match="by more than 0"):
-        SimulatingStudent(small("bert"), weight=0.0)
 
 
 @pytest.mark.parametrize("divergent", [False, True])
@@ -284,7 +280,7 @@ def test_all_four_criteria_train_one_explainer_together():
 def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
     model, _ = scene()
     level = InterpretableAttention.for_model(model, normalizer="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
-    objective = Simulatability(level, student=SimulatingStudent(small("bert", **QUIET)))
+    objective = Simulatability(level).with_student(small("bert", **QUIET))
     before = copy.deepcopy(objective.student.state_dict())
     module = TrainingModule(model, [objective]).train()
     term = module(make_labeled_batch(model, texts), StepContext())["terms"]
@@ -301,7 +297,12 @@ def test_bad_input_to_simulatability_is_refused():
     with pytest.raises(ExpoundError, match="simulatability knows its examples by their words: set masked_share to 0"):
         TrainingModule(model, [objective], masked_share=0.5)
     model, objective = scene()
-    for change, message in (({"held_out": 1.0}, "held-out share"), ({"rate": 0.0}, "learning rate of the student")):
+    for change, message in (
+        ({"held_out": 1.0}, "held-out share"),
+        ({"student_learning_rate": 0.0}, "expected a student_learning_rate above 0"),
+        ({"student_weight": 0.0}, "expected a student_weight above 0"),
+        ({"student_optimizer": "adam"}, "unknown student_optimizer 'adam'.*adamw, sgd"),
+    ):
         with pytest.raises(ExpoundError, match=message):
             replace(objective, **change)
     with pytest.raises(ExpoundError, match="in one process"):
@@ -309,6 +310,6 @@ def test_bad_input_to_simulatability_is_refused():
     several = small("bert", problem_type="multi_label_classification")
     batch = several.encode([{"text": "a film", "label": [1.0, 0.0, 0.0]}, {"text": "dull", "label": [1.0, 0.0, 1.0]}])
     single = InterpretableAttention.for_model(several).double()
-    term = Simulatability(single, student=SimulatingStudent(small("bert", **QUIET)))
+    term = Simulatability(single).with_student(small("bert", **QUIET))
     with pytest.raises(ExpoundError, match="not several labels at once"):
         term(step_of(several, batch, term))

@@ -25,7 +25,7 @@ ATTENTION = AttentionAll()
 Replacement = Literal["mask", "pad", "zero", "mixture"]
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 REFERENCES: tuple[Reference, ...] = ("mask", "pad", "zero")
-TEMPERATURE = 0.1
+TEMPERATURE = 1.0
 MIN_RELATIVE_DEVIATION = 1e-6
 """Standard deviations below this multiple of the mean are rounding errors of equal scores."""
 
@@ -43,7 +43,7 @@ class Criterion(AttributionObjective):
     explainer: Explainer = ATTENTION
     weight: float = 1.0
     lr_multiplier: float = 1.0
-    remedy: ClassVar[str] = "Try the normalizer softmax, a temperature of 1, and more steps"
+    remedy: ClassVar[str] = "Try the normalizer softmax, and more steps"
 
     def __post_init__(self) -> None:
         if not isinstance(self.explainer, SinglePass) or not self.explainer.differentiable:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from datasets import Dataset
 
 from expound.data.registry import parse_params, parse_spec, split_ids
-from expound.data.spans import UnitName
 from expound.errors import ExpoundError, check_choice
 from expound.explainers.learned.interpretable_attention import InterpretableAttention, Mix
 from expound.explainers.learned.learned_attention import Norm
@@ -21,26 +20,18 @@ from expound.objectives import (
     ConsistencyLoss,
     Criterion,
     CrossEntropy,
-    ErasureCriterion,
     Objective,
     RankConsistencyLoss,
     SufficiencyLoss,
 )
-from expound.objectives.criterion import TEMPERATURE, Replacement
 from expound.recipes.base import Effect, Recipe
-from expound.training import CriterionModule, RunOptions, TrainResult
-from expound.training.bilevel.criteria import CRITERION_METRICS, InnerOptimizerName, Simulatability, SimulatingStudent
+from expound.training import CriterionModule, RunOptions, Simulatability, TrainResult
+from expound.training.bilevel.criteria import CRITERION_METRICS
 from expound.training.loop.lora import adapt_like, share_frozen_weights
 from expound.training.loop.starting_model import Source, load_starting_model
 
 CALIBRATION_ROWS = 64
-PAPER = {
-    "normalizer": "sparsemax",
-    "temperature": TEMPERATURE,
-    "lr_multiplier": 1.0,
-    "calibrate": False,
-    "outer_divergence": True,
-}
+PAPER = {"normalizer": "sparsemax", "lr_multiplier": 1.0, "calibrate": False}
 
 
 class CriterionValues(NamedTuple):
@@ -90,16 +81,12 @@ class IvraRecipe(Recipe):
         attention: parameters of `InterpretableAttention`.
         calibrate: whether grids of the normalizer softmax are scaled to standard deviation 1.
         train_model: whether the model is trained together with the attention's coefficients.
-        student: the model that the student of simulatability starts from.
-        student_settings: further parameters of `SimulatingStudent`.
     """
 
     criteria: Sequence[Criterion]
     attention: Mapping[str, Any]
     calibrate: bool = True
     train_model: bool = True
-    student: str | None = None
-    student_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the model together with the coefficients of its attention."""
@@ -114,7 +101,7 @@ class IvraRecipe(Recipe):
         Raises:
             ExpoundError: a student with a smaller vocabulary than the model, or adapters that are not to be trained.
         """
-        student = self._make_student(model, train, seed)
+        given = [self._add_student(each, model, train, seed) for each in self.criteria]
         explainer = InterpretableAttention.for_model(model, **self.attention).to(model.device)
         if self.calibrate and explainer.mix != "coefs" and explainer.normalizer == "softmax":
             # such a softmax is nearly uniform: its grids are scaled to standard deviation 1, measured on some rows
@@ -123,18 +110,16 @@ class IvraRecipe(Recipe):
             if hasattr(model.model, "peft_config"):
                 raise ExpoundError("adapters train the model: leave lora_rank out, or train_model on")
             model.requires_grad_(False)
-        criteria: list[Objective] = []
-        for criterion in self.criteria:
-            own: dict[str, Any] = {"student": student} if isinstance(criterion, Simulatability) else {}
-            criteria.append(replace(criterion, explainer=explainer, **own))
+        criteria = [replace(each, explainer=explainer) for each in given]
         # L = CE + Σ_c L_c (§3.5); the fixed model needs no cross-entropy
         return (*self.objectives, *criteria) if self.train_model else criteria
 
-    def _make_student(self, model: ExplainedModel, train: Dataset, seed: int) -> SimulatingStudent | None:
-        if self.student is None:
-            return None
+    def _add_student(self, criterion: Criterion, model: ExplainedModel, train: Dataset, seed: int) -> Criterion:
+        """Return the criterion, simulatability with a student that was loaded for the model."""
+        if not isinstance(criterion, Simulatability) or not isinstance(criterion.student, str):
+            return criterion
         start = load_starting_model(
-            self.student, train, model.processing_class, max_length=model.requested_max_length, seed=seed
+            criterion.student, train, model.processing_class, max_length=model.requested_max_length, seed=seed
         )
         known, needed = start.config.vocab_size, model.config.vocab_size
         # the student reads the model's token ids, and explanations are compared token by token
@@ -144,15 +129,15 @@ class IvraRecipe(Recipe):
         # With adapters the student costs its own adapters, if it starts from the weights below those of the model.
         adapt_like(start, model)
         share_frozen_weights(start.model, model.model)
-        special_tokens = bool(self.attention.get("special_tokens", True))
-        return SimulatingStudent(start, special_tokens=special_tokens, **self.student_settings)
+        return criterion.with_student(start, special_tokens=bool(self.attention.get("special_tokens", True)))
 
 
 def ivra(
     criteria: Annotated[
         str | Sequence[Criterion],
         "Criteria with commas: comprehensiveness, sufficiency, consistency, simulatability, …; with parameters as "
-        "comprehensiveness?margin=1, sufficiency?form=kl, consistency?distance=l1, simulatability?outer_divergence.",
+        "comprehensiveness?perturbation=mixture&unit=word, sufficiency?form=kl, consistency?distance=l1, "
+        "simulatability?student=MODEL&student_optimizer=adamw.",
     ] = "comprehensiveness",
     normalizer: Annotated[
         Norm, "Normalization (NORM); in the paper softmax is best for comprehensiveness, sparsemax for the others."
@@ -171,33 +156,6 @@ def ivra(
     special_tokens: Annotated[
         bool, "Special tokens are part of explanations, as all positions are in the paper."
     ] = True,
-    temperature: Annotated[
-        float, "How far from the border of the top scores have a gradient, in standard deviations."
-    ] = 1.0,
-    perturbation: Annotated[
-        Replacement,
-        "What replaces the words that a criterion takes away in training. Models learn to react to [MASK] itself, half"
-        " as strongly with a mixture, which also gains less.",
-    ] = "mask",
-    unit: Annotated[
-        UnitName, "Unit that is taken away as a whole in training: token, word, source (of a prompt), …"
-    ] = "token",
-    student: Annotated[
-        str | None,
-        "Model that simulatability's student starts from: pretrained, not fine-tuned, with the same tokenizer.",
-    ] = None,
-    student_optimizer: Annotated[
-        InnerOptimizerName,
-        "Optimizer of the student. The paper uses sgd; small models learn little with it in short runs.",
-    ] = "sgd",
-    student_learning_rate: Annotated[float, "Learning rate of the student; for adamw try 1e-4."] = 5e-3,
-    student_weight: Annotated[
-        float,
-        "β, weight of explanations in the student's loss. The paper uses 1, SMaT 5; small models learn more with 10.",
-    ] = 1.0,
-    outer_divergence: Annotated[
-        bool, "Compare explanations in the outer loss of simulatability, too, as the paper's equation 15."
-    ] = False,
     lr_decay: Annotated[
         float | None,
         "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
@@ -214,23 +172,23 @@ def ivra(
     Any criteria are added to the cross-entropy: comprehensiveness and sufficiency mask the top of the explanation,
     consistency compares the explanations of a batch, simulatability teaches a student. They keep a model that is not
     fine-tuned from learning the task. For data with prompts and responses the log-probability of the response is what
-    explanations are judged by; --unit source or word takes away whole ones. Mostly the model improves: trained for
-    comprehensiveness with the defaults, equal coefficients explain it almost as well. The epoch that is best on dev by
-    the criteria's metrics is kept. The coefficients are saved in the folder of the model: --methods
-    interpretable_attention:runs/ivra. Decoders of billions of weights need --lora-rank; the student of simulatability
-    then has adapters, too.
+    explanations are judged by; unit=source or word takes away whole ones. Models learn to react to [MASK] itself, half
+    as strongly with perturbation=mixture, which also gains less. Simulatability's student starts from a model that is
+    pretrained, not fine-tuned, with the same tokenizer; small ones learn more with student_optimizer=adamw,
+    student_learning_rate=1e-4 and student_weight=10 than with the paper's values.
+
+    Mostly the model improves: trained for comprehensiveness with the defaults, equal coefficients explain it almost as
+    well. The epoch that is best on dev by the criteria's metrics is kept. The coefficients are saved in the folder of
+    the model: --methods interpretable_attention:runs/ivra. Decoders of billions of weights need --lora-rank; the
+    student then has adapters, too.
 
     Example: expound train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
     """
-    removal = {"temperature": temperature, "perturbation": perturbation, "unit": unit}
-    simulation = {"rate": student_learning_rate, "outer_divergence": outer_divergence}
-    terms = [replace(each, lr_multiplier=lr_multiplier) for each in parse_criteria(criteria, removal, simulation)]
+    terms = [replace(each, lr_multiplier=lr_multiplier) for each in parse_criteria(criteria)]
     names = [each.name for each in terms]
     # several criteria: the rate of the one that needs the lowest
     slowest = min((CRITERIA[name] for name in names), key=lambda values: values.rate)
-    if Simulatability.name in names and student is None:
-        raise ExpoundError("simulatability needs a student: give the pretrained model it starts from as --student")
     arguments = {
         "learning_rate": slowest.rate,
         "num_train_epochs": 20,
@@ -262,8 +220,6 @@ def ivra(
         },
         calibrate=calibrate,
         train_model=train_model,
-        student=student if Simulatability.name in names else None,
-        student_settings={"optimizer": student_optimizer, "weight": student_weight},
         arguments={**arguments, "learning_rate": 3e-5, "num_train_epochs": 2, "per_device_train_batch_size": 16},
         paper_arguments=arguments,
         effect=effect,
@@ -271,26 +227,23 @@ def ivra(
     )
 
 
-def parse_criteria(
-    criteria: str | Sequence[Criterion], removal: Mapping[str, Any], simulation: Mapping[str, Any]
-) -> list[Criterion]:
+def parse_criteria(criteria: str | Sequence[Criterion]) -> list[Criterion]:
     """Return the criteria of a list of specs with commas, in the order of `CRITERIA`; objects are kept.
 
-    Unless a spec names others, criteria that take words away have the parameters `removal`, and simulatability has
-    those of `simulation`.
+    Raises:
+        ExpoundError: an unknown criterion or parameter, or simulatability without a student.
     """
     found = {}
-    for spec in split_ids(criteria) if isinstance(criteria, str) else criteria:
-        if isinstance(spec, str):
-            name, given = parse_spec(spec)
-            check_choice("criterion", name, CRITERIA)
-            kind = CRITERIA[name].kind
-            params = parse_params(name, kind, dict(given), fixed=("explainer", "lr_multiplier", "student"))
-            if issubclass(kind, ErasureCriterion):
-                params = {**removal, **params}
-            elif kind is Simulatability:
-                params = {**simulation, **params}
-            found[name] = kind(**params)
-        else:
-            found[spec.name] = spec
+    for each in split_ids(criteria) if isinstance(criteria, str) else criteria:
+        criterion = _make_criterion(each) if isinstance(each, str) else each
+        if isinstance(criterion, Simulatability) and criterion.student is None:
+            raise ExpoundError("simulatability needs the pretrained model of a student: simulatability?student=MODEL")
+        found[criterion.name] = criterion
     return [found[name] for name in CRITERIA if name in found]
+
+
+def _make_criterion(spec: str) -> Criterion:
+    name, given = parse_spec(spec)
+    check_choice("criterion", name, CRITERIA)
+    kind = CRITERIA[name].kind
+    return kind(**parse_params(name, kind, dict(given), fixed=("explainer", "lr_multiplier")))

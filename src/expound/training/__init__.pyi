@@ -1,4 +1,5 @@
 from .bilevel.criteria import CriterionModule as CriterionModule
+from .bilevel.criteria import Simulatability as Simulatability
 from .loop.fine_tune import fine_tune as fine_tune
 from .loop.fine_tune import train_baseline as train_baseline
 from .loop.options import RunOptions as RunOptions

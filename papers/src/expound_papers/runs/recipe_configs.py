@@ -22,7 +22,6 @@ EXPLAINING = ("aml",)
 ADDED: Mapping[str, Mapping[str, Any]] = {
     "recipe": {"head_lr_multiplier": 1, "head_dropout": None},
     "aml": {"sparsity_warmup": 0},
-    "ivra": {"unit": "token"},
     "lime": {"num_features": None},
 }
 """Parameters that recipes (all, or one), methods and metrics got after cells were finished, by id, with the value that
@@ -49,7 +48,7 @@ def make_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
         if not isinstance(value, Mapping):
             known[key] = value
         elif "model" in value:
-            known[key] = "model"
+            known[key] = value.get("spec", "model")
         elif TRAINED in value:
             # Recipes look into a folder only when they train, so the placeholder need not exist.
             known[key] = ""

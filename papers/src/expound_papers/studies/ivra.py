@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from expound_papers.studies.corpora import MINILM, SNLI, SST
-from expound_papers.study import Data, Model, Runs, Study, Training, choose
+from expound_papers.study import Data, Model, Runs, Spec, Study, Training, choose
 
 IDS = {"SIM": "simulatability", "COMP": "comprehensiveness", "SUFF": "sufficiency", "CONS": "consistency"}
 TASKS = ("Sentiment", "Entailment", "Questions")
@@ -26,14 +26,13 @@ TEN = "LIME, 10 words"
 UNTRAINED, SPARSE = "IvRA, untrained", "IvRA, untrained sparsemax"
 ORDER = [*POST_HOC, TEN, "SMaT", "IvRA", UNTRAINED, SPARSE, "Random"]
 COEFS: dict[str, Any] = {"mix": "coefs", "special_tokens": False}
-STUDENT: dict[str, Any] = {"student_optimizer": "adamw", "student_learning_rate": 1e-4, "student_weight": 10.0}
+STUDENT = "simulatability?student={model}"
 LAST: dict[str, Any] = {
     "warmup_steps": 0,
     "eval_strategy": "no",
     "save_strategy": "no",
     "load_best_model_at_end": False,
 }
-WARM: dict[str, Any] = {"temperature": 1.0}
 
 
 class Setup:
@@ -41,7 +40,8 @@ class Setup:
 
     A fifth of each test split is the students'; the rest judges. The small scale has MiniLM; SST, SNLI's published dev
     split as its training data, and questions of the SQuAD subset on the sentences that answer them; three seeds.
-    Criteria are trained for 24 steps, and the last model is what counts.
+    Criteria are trained for 24 steps, and the last model is what counts. `temperature` is that of comprehensiveness and
+    sufficiency at small scale.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Setup:
         seeds: Sequence[int] = (0,),
         arguments: Mapping[str, Any] | None = None,
         others: Sequence[Training] = (),
+        temperature: float | None = None,
         **changes: Mapping[str, Any],
     ) -> None:
         self.study, self.small = study, study.is_small
@@ -60,6 +61,12 @@ class Setup:
         self.model = Model("model", "${EXPOUND_IVRA_MODEL:-google/electra-base-discriminator}", max_length=384)
         if self.small:
             self.model = Model("model", MINILM, max_length=256)
+        self.specs = IDS | {"SIM": f"{STUDENT}&outer_divergence=true"}
+        if self.small:
+            # With the outer loss of SMaT: without the divergence, which the paper's has, too.
+            self.specs["SIM"] = f"{STUDENT}&student_optimizer=adamw&student_learning_rate=0.0001&student_weight=10"
+        if self.small and temperature is not None:
+            self.specs |= {each: f"{IDS[each]}?temperature={temperature}" for each in ("COMP", "SUFF")}
         self.explainers: dict[str, Any] = {
             # Attention that a token gets from all others, as in IvRA's module; a span's answer is read in two places.
             "Attention (all layers)": "attention_all?query=mean",
@@ -105,13 +112,10 @@ class Setup:
         seeds: Any = None, **parameters: Any,
     ) -> Runs:  # fmt: skip
         """Train attention for criteria; `small` are parameters of the small scale alone."""
-        ids = ",".join(IDS.get(each, each) for each in criteria.split(", "))
-        given = {"criteria": ids, "normalizer": normalizer} | parameters | (dict(small) if self.small else {})
+        specs: Any = ",".join(self.specs.get(each, each) for each in criteria.split(", "))
         if "SIM" in criteria:
-            given["student"] = self.model
-            if self.small:
-                # These runs were made with the outer loss of SMaT; the paper's preset also compares explanations there.
-                given["outer_divergence"] = False
+            specs = Spec(specs, self.model)
+        given = {"criteria": specs, "normalizer": normalizer} | parameters | (dict(small) if self.small else {})
         return self.study.train(
             name, "ivra", data or [*self.trainings.values()], self.model, start=start or self.fine, seeds=seeds,
             arguments=self.steps(steps) if arguments is None else arguments, **given,

@@ -15,7 +15,7 @@ THREE = ["COMP", "SUFF", "CONS"]
 @register
 def ivra_fig_3(study: Study) -> None:
     """IvRA, Figure 3: explanations, and what their features, heads and layers weigh."""
-    setup, rate = Setup(study, TASKS[:1]), {"lr_multiplier": 167, **STUDENT}
+    setup, rate = Setup(study, TASKS[:1]), dict[str, Any](lr_multiplier=167)
     runs = [setup.train("SIM softmax", "SIM", rate, 120, normalizer="softmax")]
     runs.append(setup.train("SIM sparsemax", "SIM", rate | COEFS, 120))
     setup.judge("explanations", runs, ["IvRA", "LIME"], ["Important tokens"], keep_attributions=True)
@@ -33,7 +33,8 @@ def ivra_fig_5(study: Study) -> None:
     """
     # At small scale sentiment; no students, and of the combinations those of two criteria that the paper speaks of, and
     # all four.
-    setup, names = Setup(study, TASKS[:1] if study.is_small else TASKS), list_sets(1, 2, 3, 4)
+    setup = Setup(study, TASKS[:1] if study.is_small else TASKS, temperature=0.1)
+    names = list_sets(1, 2, 3, 4)
     if study.is_small:
         names = [*list_sets(1), "{SIM, SUFF}", "{COMP, SUFF}", "{COMP, CONS}", "{SUFF, CONS}", *list_sets(4)]
     runs, students = train_sets(setup, names), []
@@ -70,14 +71,14 @@ def ivra_fig_6(study: Study) -> None:
 
     Sentiment; the paper does not say which task.
     """
-    setup, names = Setup(study, TASKS[:1]), dict[str, list[str]]()
+    setup, names = Setup(study, TASKS[:1], temperature=0.1), dict[str, list[str]]()
     for criterion in IDS:
         for kind in ("feature", "head", "layer", "all"):
             names.setdefault(criterion, []).append(f"{criterion}, {kind}")
             used: dict[str, Any] = {f"learn_{each}s": kind in (each, "all") for each in ("feature", "head", "layer")}
             steps, small = 24, dict[str, Any](lr_multiplier=333 if criterion == "COMP" else 100)
             if criterion == "SIM":
-                small, steps = {"lr_multiplier": 167, **STUDENT}, 48
+                small, steps = {"lr_multiplier": 167}, 48
             arguments = setup.steps(steps, logging_steps=4)
             setup.train(names[criterion][-1], criterion, small, arguments=arguments, **used)
     rows = [name for each in names.values() for name in each]
@@ -92,7 +93,8 @@ def ivra_fig_6(study: Study) -> None:
 @register
 def ivra_fig_7(study: Study) -> None:
     """IvRA, Figure 7: how many tokens matter."""
-    setup, metrics = Setup(study, TASKS[:2] if study.is_small else TASKS), ["Important tokens"]
+    setup = Setup(study, TASKS[:2] if study.is_small else TASKS, temperature=0.1)
+    metrics = ["Important tokens"]
     how: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned", "student_size": 5000}
     if study.is_small:
         few = {"optim": "adamw_torch", "learning_rate": 1e-4, "num_train_epochs": 8, "per_device_train_batch_size": 8}
@@ -137,11 +139,12 @@ def ivra_fig_8(study: Study) -> None:
         tests = {"Sentiment": train.but("Other sentiment", split="dev", rows=(200, 872))}
         tests["Entailment"] = matched.but("Other entailment", rows=(2000, 9800))
         others.append(Training("Other entailment", mnli, matched))
-    setup = Setup(study, TASKS[: len(tests)], others=[Training("Other sentiment", train, dev), *others])
+    others.insert(0, Training("Other sentiment", train, dev))
+    setup = Setup(study, TASKS[: len(tests)], others=others, temperature=0.1)
     rates = {"COMP": 333, "SUFF": 100, "CONS": 100}
     runs = {name: setup.train(f"{name} sparsemax", name, {"lr_multiplier": rate}) for name, rate in rates.items()}
     sentiment = [setup.trainings["Sentiment"], setup.trainings["Other sentiment"]]
-    sim = setup.train("SIM sparsemax", "SIM", {"lr_multiplier": 167, **COEFS, **STUDENT}, 48, sentiment)
+    sim = setup.train("SIM sparsemax", "SIM", {"lr_multiplier": 167, **COEFS}, 48, sentiment)
     ivra, metrics = choose(setup.explainers, "IvRA"), choose(METRICS, *THREE)
     for task, test in tests.items():
         both = [each.at(training=name) for each in runs.values() for name in (task, f"Other {task.lower()}")]
@@ -195,7 +198,9 @@ def ivra_fig_9(study: Study) -> None:
 
     Ten epochs of all; at small scale one.
     """
-    setup, small = Setup(study, TASKS[1:2]), study.is_small
+    setup, small = Setup(study, TASKS[1:2], temperature=0.1), study.is_small
+    if small:
+        setup.specs["SIM"] = STUDENT
     spec, split = (SNLI, "dev") if small else ("hub:stanfordnlp/snli", "train")
     data = []
     for count in (32, 128, 512) if small else (10, 100, 1000, 10000, 100000):
@@ -222,7 +227,7 @@ def ivra_fig_10(study: Study) -> None:
 
     Seconds an input, measured where metrics are; N inputs take N times as long.
     """
-    setup = Setup(study, TASKS[1:2])
+    setup = Setup(study, TASKS[1:2], temperature=0.1)
     runs = setup.train("SUFF sparsemax", "SUFF", {"lr_multiplier": 100}, seeds=[0])
     setup.judge("explanations", runs, [POST_HOC[0], *POST_HOC[2:], "IvRA"], ["Important tokens"])
     setup.add_table("fig-10", "Seconds an input", "seconds", "explainer", show="mean ± sd", decimals=4)

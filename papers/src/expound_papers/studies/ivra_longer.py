@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from expound_papers.studies.corpora import MOVIES
-from expound_papers.studies.ivra import COEFS, METRICS, POST_HOC, STUDENT, TASKS, TEN, UNTRAINED, WARM, Setup
+from expound_papers.studies.ivra import COEFS, METRICS, POST_HOC, TASKS, TEN, UNTRAINED, Setup
 from expound_papers.study import Data, Runs, Study, Training, choose, register
 
 ATTENTION = POST_HOC[:2]
@@ -31,7 +31,7 @@ class Longer:
             study.seeds = seeds
         self.runs: dict[str, Runs] = {"Control": self.setup.train_control(240)}
         for name in criteria:
-            rate = {"lr_multiplier": 333 if "COMP" in name else 167, **WARM}
+            rate = {"lr_multiplier": 333 if "COMP" in name else 167}
             self.runs[name] = self.setup.train(
                 name, name[:4], rate, 480 if "480" in name else 240, normalizer="softmax"
             )
@@ -170,7 +170,7 @@ def ivra_reviews(study: Study) -> None:
     post_hoc = [*ATTENTION, "LIME", TEN, "Random"]
     study.judge("post hoc", setup.fine, movies, choose(setup.explainers, *post_hoc), both)
     for name, rate in {"COMP": 333, "SUFF": 167}.items():
-        runs = setup.train(f"{name} softmax", name, {"lr_multiplier": rate, **WARM}, normalizer="softmax")
+        runs = setup.train(f"{name} softmax", name, {"lr_multiplier": rate}, normalizer="softmax")
         study.judge(name, runs, movies, choose(setup.explainers, "IvRA", "Random"), choose(METRICS, name))
     setup.add_table("reviews", f"{BOTH}, film reviews", [*both], columns="metric", labels={"Fine-tuned": ""})
 
@@ -200,8 +200,9 @@ def ivra_multiplier(study: Study) -> None:
     control = study.train("Control", "baseline", data, setup.model, start=setup.fine, arguments=arguments)
     for factor, perturbation in ((100, "mask"), (100, "mixture"), (1, "mask"), (300, "mask"), (300, "mixture")):
         name = f"COMP, {factor}, {perturbation}"
-        given: dict[str, Any] = {"lr_multiplier": factor, "perturbation": perturbation, "normalizer": "softmax"}
-        runs.append(setup.train(name, "COMP", {}, data=data, arguments=arguments, **given))
+        given: dict[str, Any] = {"lr_multiplier": factor, "normalizer": "softmax"}
+        criterion = "COMP" if perturbation == "mask" else f"comprehensiveness?perturbation={perturbation}"
+        runs.append(setup.train(name, criterion, {}, data=data, arguments=arguments, **given))
     both, explainers = choose(METRICS, "COMP", "SUFF"), setup.explainers
     study.judge("post hoc", setup.fine, test, choose(explainers, UNTRAINED, ATTENTION[0], "Random"), both)
     study.judge("control", control, test, choose(explainers, UNTRAINED, "Random"), both)
@@ -238,8 +239,8 @@ def ivra_losses(study: Study) -> None:
         "CONS": {"L2": "CONS", "L1": "consistency?distance=l1", "clustering": "clustering_consistency"},
     }  # fmt: skip
     rates: dict[str, dict[str, Any]] = {
-        "COMP": {"lr_multiplier": 333, **WARM},
-        "SUFF": {"lr_multiplier": 167, **WARM},
+        "COMP": {"lr_multiplier": 333},
+        "SUFF": {"lr_multiplier": 167},
         "CONS": {"lr_multiplier": 100},
     }
     runs: dict[str, list[Runs]] = {}
@@ -308,7 +309,7 @@ def ivra_simulatability(study: Study) -> None:
     arguments = {"learning_rate": 3e-5, "num_train_epochs": 20, "per_device_train_batch_size": 64}
     if small:
         arguments = setup.steps(400)
-    sim = setup.train("SIM", "SIM", {"lr_multiplier": 167, **COEFS, **STUDENT}, arguments=arguments)
+    sim = setup.train("SIM", "SIM", {"lr_multiplier": 167, **COEFS}, arguments=arguments)
     training = setup.make_training("Students", "Sentiment", "pool")
     usual: dict[str, Any] = {"student_weight": 1.0, "student_explainer": "interpretable_attention"}
     if small:

@@ -10,7 +10,7 @@ from expound.errors import ExpoundError
 from expound_papers.runs import sources
 from expound_papers.runs.run_files import TRAINED
 from expound_papers.runs.store import Cell
-from expound_papers.study.parts import SEED, Data, Model, Place, RunFigure, Runs, fill_variables
+from expound_papers.study.parts import SEED, Data, Model, Place, RunFigure, Runs, Spec, fill_variables
 
 Addresses: TypeAlias = dict[str, dict[str, Mapping[str, Any]]]
 
@@ -61,6 +61,10 @@ class AddressBook:
                 needs += cells
             elif isinstance(value, Data):
                 values[name], parts[name] = {"dataset": self.add_data("datasets", value).address}, value.resolve()
+            elif isinstance(value, Spec):
+                source = value.model.source_for_seed(place.seed)
+                values[name] = {"spec": value.text, "model": self.address_model(value.model, place)}
+                parts[name] = value.text.replace("{model}", source)
             elif isinstance(value, Model):
                 address = self.address_model(value, place)
                 values[name], parts[name] = {"model": address}, value.source_for_seed(place.seed)

@@ -124,6 +124,13 @@ class Model:
         return fill_variables(self.source.replace(SEED, str(seed)))
 
 
+class Spec(NamedTuple):
+    """A spec with a model in it as the value of a parameter; `{model}` in its `text` is the model's source."""
+
+    text: str
+    model: Model
+
+
 @dataclass(frozen=True)
 class Noisy:
     """A control: the best by the metric `best_by` among an explanation and noisy copies of it, `maps` in all.

@@ -105,7 +105,7 @@ class Study:
             patience: of early stopping.
             options: other fields of `expound.training.RunOptions`, see RUN_OPTIONS.
             **parameters: of the recipe. Runs stand for their folder, `Runs.figure` for a number, a `Data` or `Model`
-                for itself.
+                for itself, a `Spec` for a text with a model's source in it.
 
         Raises:
             ExpoundError: an unknown recipe, parameter or option, or a run that does not exist.

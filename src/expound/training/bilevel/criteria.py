@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 
-from expound.errors import ExpoundError, check_choice
+from expound.errors import ExpoundError
 from expound.explainers import explainer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
 from expound.metrics import Metric, metric
@@ -44,28 +44,18 @@ class SimulatingStudent(nn.Module):
 
     Args:
         model: a pretrained model that was not fine-tuned, with the tokenizer of the explained model.
-        weight: β, the weight of the explanations in its loss; above 0.
+        weight: β, the weight of the explanations in its loss.
         optimizer: `sgd` (without momentum) or `adamw` (without decay).
         special_tokens: whether its explanation r* includes special tokens, as the explanations it learns from do.
-
-    Raises:
-        ExpoundError: another optimizer, or a weight that is not above 0.
     """
 
     # The weights are frozen so that the Trainer's optimizer leaves them out; AdamW's moments are buffers, which
     # checkpoints save with the module.
 
     def __init__(
-        self,
-        model: ExplainedModel,
-        weight: float = 1.0,
-        optimizer: InnerOptimizerName = "sgd",
-        special_tokens: bool = True,
+        self, model: ExplainedModel, weight: float, optimizer: InnerOptimizerName, special_tokens: bool
     ) -> None:
         super().__init__()
-        check_choice("student's optimizer", optimizer, get_args(InnerOptimizerName))
-        if weight <= 0:
-            raise ExpoundError(f"a student that learns from explanations weighs them by more than 0, got {weight}")
         own = InterpretableAttention.for_model(model, normalizer="softmax", special_tokens=special_tokens).to(
             model.device
         )
@@ -118,8 +108,10 @@ class Simulatability(Criterion):
 
     Args:
         explainer: see `Criterion`, as for `weight` and `lr_multiplier`.
-        student: the student; the recipe makes one for the run.
-        rate: learning rate of the student's optimizer.
+        student: the pretrained model that the student starts from; or the student, see `with_student`.
+        student_optimizer: `sgd` (without momentum), as the paper, or `adamw` (without decay).
+        student_learning_rate: learning rate of the student; with AdamW try 1e-4.
+        student_weight: β, the weight of the explanations in the student's loss; SMaT has 5.
         max_norm: clipping norm of the student's gradients.
         held_out: the share of examples in the outer loss.
         outer_divergence: whether the outer loss also has β·KL(r' ‖ r*') at θ', as IvRA prints it; SMaT's has not.
@@ -128,8 +120,10 @@ class Simulatability(Criterion):
 
     # Equation 7 prints the cross-entropy without its minus sign.
 
-    student: SimulatingStudent | None = field(default=None, kw_only=True, repr=False)
-    rate: float = 5e-3
+    student: str | SimulatingStudent | None = field(default=None, kw_only=True, repr=False)
+    student_optimizer: InnerOptimizerName = "sgd"
+    student_learning_rate: float = 5e-3
+    student_weight: float = 1.0
     max_norm: float = 5.0
     held_out: float = 0.5
     outer_divergence: bool = False
@@ -139,23 +133,28 @@ class Simulatability(Criterion):
         super().__post_init__()
         if not 0 < self.held_out < 1:
             raise ExpoundError(f"expected a held-out share between 0 and 1, got {self.held_out}")
-        if self.rate <= 0:
-            raise ExpoundError(f"expected a learning rate of the student above 0, got {self.rate}")
+        for name in ("student_learning_rate", "student_weight"):
+            if getattr(self, name) <= 0:
+                raise ExpoundError(f"expected a {name} above 0, got {getattr(self, name)}")
+
+    def with_student(self, model: ExplainedModel, special_tokens: bool = True) -> Self:
+        """Return the criterion with a student that starts from this model, see `SimulatingStudent`."""
+        student = SimulatingStudent(model, self.student_weight, self.student_optimizer, special_tokens)
+        return replace(self, student=student)
 
     @property
     def companion(self) -> SimulatingStudent:
         """The student, which the criterion trains by itself."""
-        if self.student is None:
-            raise ExpoundError("simulatability needs a student: train it by the recipe ivra, with --student")
+        if not isinstance(self.student, SimulatingStudent):
+            raise ExpoundError("simulatability has no student yet: train by the recipe ivra, which loads its model")
         return self.student
 
     @property
     def params(self) -> dict[str, Any]:
         """The parameters of the criterion, and the student's starting point."""
         student = self.companion.network
-        own = {"optimizer": self.companion.kind, "special_tokens": student.explainer.params["special_tokens"]}
         start = {"model": student.explained.config.model_type, "weights": digest_weights(student.explained.model)}
-        return super().params | {"student": start | {"weight": student.weight} | own}
+        return super().params | {"student": start | {"special_tokens": student.explainer.params["special_tokens"]}}
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """Compute the student's loss, a scalar; in training on held-out examples, after its inner step."""
@@ -192,7 +191,7 @@ class Simulatability(Criterion):
         with torch.enable_grad(), self.companion.requiring_gradients() as student:
             if is_checkpointed(step.model.model) and not is_checkpointed(student.explained.model):
                 student.explained.model.gradient_checkpointing_enable()
-            weights, optimizer = student.trainable_weights(), self.companion.optimizer(self.rate)
+            weights, optimizer = student.trainable_weights(), self.companion.optimizer(self.student_learning_rate)
             with seeded_random_state(seeds[0]):
                 loss = student("loss", inner, teacher_explanation)
             found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
