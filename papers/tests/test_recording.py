@@ -7,10 +7,14 @@ import re
 
 import pytest
 
-from expound.data.provenance import digest_data
+from expound.data.provenance import digest_data, read_record
 from expound.errors import ExpoundError
 from expound_papers.runs import sources
+from expound_papers.runs.run_cell import run_cell
+from expound_papers.runs.store import Store
+from expound_papers.study import Data, Model, Spec, Study, Training
 from expound_papers.study.loading import load_study
+from families import processor, tiny
 
 GOOD = """\
 from expound_papers.study import Data, Explainer, Model, Noisy, Study, Training, register
@@ -49,6 +53,22 @@ def test_calls_are_recorded_and_nothing_is_executed(tmp_path):
         "films / tiny / plain / seed 1", "films / tiny / plain / seed 1 / all / dev",
     ]  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["good.py"]
+
+
+def test_a_model_in_a_spec_is_addressed_by_its_content_and_loaded_from_its_source(tmp_path):
+    tiny("bert", num_labels=2).save_pretrained(tmp_path / "start")
+    processor("bert").save_pretrained(tmp_path / "start")
+    study, start = Study("students"), Model("start", str(tmp_path / "start"))
+    train = Data("train", "generated?size=16", split="train")
+    criteria = Spec("simulatability?student={model}&student_weight=2,sufficiency", start)
+    films = Training("films", train, train.but("dev", split="dev", limit=8), {"max_steps": 1})
+    (cell,) = study.train("SIM", "ivra", films, start, criteria=criteria).cells.values()
+    assert cell.config["parameters"]["criteria"] == {"spec": criteria.text, "model": cell.config["model"]}
+    assert str(tmp_path) not in json.dumps(cell.config)
+    assert run_cell(cell, tmp_path / "runs")
+    record = read_record(Store(tmp_path / "runs").cell_folder(cell.key) / "expound_run.json")
+    term = record["config"]["objectives"]["simulatability"]
+    assert (term["student"]["model"], term["student_weight"]) == ("bert", 2.0)
 
 
 RECIPE, JUDGED = (
