@@ -6,6 +6,7 @@ from abc import ABC
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -106,7 +107,7 @@ class Explainer(ABC):
         """Return the approximate cost in forward passes; one back to the input alone costs about 1.5."""
         return self.passes(length)[0] + 1.5 * self.passes(length)[1]
 
-    @property
+    @cached_property
     def needs_gradient(self) -> bool:
         """Whether the method runs backward passes."""
         return self.passes(1)[1] > 0

@@ -130,7 +130,8 @@ class ExplainedModel(HuggingFaceModel):
                 scope.enter_context(enable_checkpointing(self.model, capture))
             record = None
             if capture.needs_own_attention:
-                record = scope.enter_context(record_attention(self.get_attending_part(batch), capture))
+                part = self.get_attending_part(batch)
+                record = scope.enter_context(record_attention(part, capture, last=self.last_attention))
             try:
                 output = name_outputs(self.model(**arguments), is_span=self.task.reads_context)
             except PassEnded:

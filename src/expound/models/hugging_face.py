@@ -19,7 +19,13 @@ from transformers import PreTrainedModel
 from expound.errors import ExpoundError, ModelFailedError
 from expound.models.batch import PER_POSITION, Batch, require_finite_logits
 from expound.models.layers.activations import HEAD_KEY
-from expound.models.layers.architecture import get_embedding, get_first_position, get_part_config, unwrap_adapter
+from expound.models.layers.architecture import (
+    find_last_attention,
+    get_embedding,
+    get_first_position,
+    get_part_config,
+    unwrap_adapter,
+)
 from expound.models.state import Lock, evaluation_mode, freeze_weights, get_lock, with_lock
 from expound.models.tasks import OutputKind, Task, make_task
 
@@ -119,7 +125,12 @@ class HuggingFaceModel(nn.Module):
         """Whether attention is causal: the prediction is read at the last position, and padding goes to the left."""
         return any(getattr(module, "is_causal", False) for module in self.model.modules())
 
-    @property
+    @cached_property
+    def last_attention(self) -> int:
+        """The number of the attention call with which the last layer begins, see `find_last_attention`."""
+        return find_last_attention(self.model)
+
+    @cached_property
     def attention_shape(self) -> tuple[int, int]:
         """The number of layers, and of heads per layer, whose attention reaches the positions of the readout."""
         config = get_part_config(self.model)

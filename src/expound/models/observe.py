@@ -47,7 +47,7 @@ def observe_pass(model: ExplainedModel, capture: Capture) -> Iterator[ObservedPa
                 scope.enter_context(remove_added_hooks(whole))
                 kwargs |= {"output_hidden_states": True, "return_dict": True}
             if capture.needs_own_attention:
-                observed.record = scope.enter_context(record_attention(whole, capture))
+                observed.record = scope.enter_context(record_attention(whole, capture, last=model.last_attention))
             if capture.embeddings:
                 scope.enter_context(_attach_gradient(model.embedding, observed))
             observed.base_output = run(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,7 +43,7 @@ class BestOfNoisy(Explainer):
         own = {"best_by": self.best_by, "maps": self.maps, "spread": self.spread, "seed": self.seed}
         return {"of": {"method": self.of.name, **self.of.params}, **own}
 
-    @property
+    @cached_property
     def needs_gradient(self) -> bool:
         """Whether the method that is disturbed runs backward passes."""
         return self.of.needs_gradient

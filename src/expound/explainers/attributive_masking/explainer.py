@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -102,7 +103,7 @@ class AttributiveMasking(MaskingNetwork, SinglePass):
         steps = self.refinement.refine_steps
         return 1.0 + 2 * steps, 2.0 * steps
 
-    @property
+    @cached_property
     def needs_gradient(self) -> bool:
         """False: the method's pass of the explained model needs no gradient."""
         # The backward passes of a refinement are its own; the pass of the explained model needs no graph.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any, cast
 
@@ -77,7 +78,7 @@ class EncoderDecoderModel(GeneratingModel):
                     return int(token)
         return None
 
-    @property
+    @cached_property
     def attention_shape(self) -> tuple[int, int]:
         """The number of the decoder's layers, and of their heads."""
         return cast(SingleRowModel, self.model).attention_shape

@@ -86,6 +86,12 @@ def get_part_config(model: PreTrainedModel) -> Any:
     return config
 
 
+def find_last_attention(model: PreTrainedModel) -> int:
+    """Return the number of the attention call, counted from 1, with which the last layer begins."""
+    # An encoder-decoder has two attentions per decoder layer and says itself where the last layer begins.
+    return getattr(model, "last_attention", None) or int(get_part_config(model).num_hidden_layers)
+
+
 def get_module(root: nn.Module, path: str) -> nn.Module:
     """Return the module at a dotted path.
 

@@ -24,7 +24,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from expound.errors import ExpoundError
 from expound.models.batch import Capture
-from expound.models.layers.architecture import get_part_config
+from expound.models.layers.architecture import find_last_attention
 from expound.models.state import PROCESS_LOCK, avoid_cudnn_attention, is_checkpointed
 
 ATTENTION_IMPLEMENTATION = "expound"
@@ -104,7 +104,7 @@ _RECORD: ContextVar[AttentionRecord | None] = ContextVar("expound_record", defau
 
 @contextmanager
 def record_attention(
-    model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = None
+    model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = None, last: int | None = None
 ) -> Iterator[AttentionRecord]:
     """Record what attention computes inside the block; afterwards the model uses its own attention again.
 
@@ -112,15 +112,13 @@ def record_attention(
         model: the Hugging Face model.
         capture: what to record.
         zeroed: [B, L] positions whose value is a zero vector for all that attend to them.
+        last: what `find_last_attention` returns, from callers who know it.
 
     Raises:
         ExpoundError: the family goes neither through the interface nor has a record of hooks, and more than second
             derivatives is asked for; or no attention of the block went through the interface.
     """
-    # An encoder-decoder has two attentions per decoder layer and says itself where the last layer begins.
-    record = AttentionRecord(
-        capture, getattr(model, "last_attention", None) or get_part_config(model).num_hidden_layers, zeroed
-    )
+    record = AttentionRecord(capture, last or find_last_attention(model), zeroed)
     is_for_derivatives = not (capture.attentions or capture.heads or zeroed is not None)
     hooks = HOOKS.get(model.config.model_type)
     if hooks is not None:
