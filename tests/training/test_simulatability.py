@@ -41,7 +41,8 @@ def scene(family="bert", head="SequenceClassification", normalizer="sparsemax", 
     with torch.no_grad():
         for value in single.state_dict().values():
             value.mul_(1 + 0.3 * torch.randn_like(value))
-    objective = Simulatability(single, **{"student_learning_rate": 0.5} | options).with_student(start)
+    options = {"student_learning_rate": 0.5, "outer_divergence": False} | options
+    objective = Simulatability(single, **options).with_student(start)
     objective.student.double()
     return model, objective
 

@@ -66,7 +66,7 @@ DEPARTURES = (
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
     "The student of simulatability sees the model's training data: half of the examples to learn, the others, in every"
     " epoch the same, to be judged on. Its own explainer has softmax, which has the derivatives it takes, and is of"
-    " words alone where the model's is. The outer loss has no KL, as in SMaT, unless outer_divergence adds it.",
+    " words alone where the model's is.",
     "Questions are never taken away, only words of the context. Special tokens are never taken away, either, but have a"
     " part in explanations.",
 )

@@ -27,6 +27,8 @@ UNTRAINED, SPARSE = "IvRA, untrained", "IvRA, untrained sparsemax"
 ORDER = [*POST_HOC, TEN, "SMaT", "IvRA", UNTRAINED, SPARSE, "Random"]
 COEFS: dict[str, Any] = {"mix": "coefs", "special_tokens": False}
 STUDENT = "simulatability?student={model}"
+# The small scale has SMaT's outer loss: without the divergence, which the paper's has, too.
+OUTER = "outer_divergence=false"
 LAST: dict[str, Any] = {
     "warmup_steps": 0,
     "eval_strategy": "no",
@@ -61,10 +63,10 @@ class Setup:
         self.model = Model("model", "${EXPOUND_IVRA_MODEL:-google/electra-base-discriminator}", max_length=384)
         if self.small:
             self.model = Model("model", MINILM, max_length=256)
-        self.specs = IDS | {"SIM": f"{STUDENT}&outer_divergence=true"}
+        self.specs = IDS | {"SIM": STUDENT}
         if self.small:
-            # With the outer loss of SMaT: without the divergence, which the paper's has, too.
-            self.specs["SIM"] = f"{STUDENT}&student_optimizer=adamw&student_learning_rate=0.0001&student_weight=10"
+            rates = "student_optimizer=adamw&student_learning_rate=0.0001&student_weight=10"
+            self.specs["SIM"] = f"{STUDENT}&{rates}&{OUTER}"
         if self.small and temperature is not None:
             self.specs |= {each: f"{IDS[each]}?temperature={temperature}" for each in ("COMP", "SUFF")}
         self.explainers: dict[str, Any] = {

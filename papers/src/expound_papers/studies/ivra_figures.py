@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from expound_papers.studies.corpora import REVIEWS, SNLI
-from expound_papers.studies.ivra import COEFS, IDS, LAST, METRICS, POST_HOC, STUDENT, TASKS, Setup
+from expound_papers.studies.ivra import COEFS, IDS, LAST, METRICS, OUTER, POST_HOC, STUDENT, TASKS, Setup
 from expound_papers.studies.ivra_tables import list_sets, train_sets
 from expound_papers.study import Data, Explainer, Study, Training, choose, register
 
@@ -200,7 +200,7 @@ def ivra_fig_9(study: Study) -> None:
     """
     setup, small = Setup(study, TASKS[1:2], temperature=0.1), study.is_small
     if small:
-        setup.specs["SIM"] = STUDENT
+        setup.specs["SIM"] = f"{STUDENT}&{OUTER}"
     spec, split = (SNLI, "dev") if small else ("hub:stanfordnlp/snli", "train")
     data = []
     for count in (32, 128, 512) if small else (10, 100, 1000, 10000, 100000):

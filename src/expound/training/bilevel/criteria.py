@@ -114,7 +114,7 @@ class Simulatability(Criterion):
         student_weight: β, the weight of the explanations in the student's loss; SMaT has 5.
         max_norm: clipping norm of the student's gradients.
         held_out: the share of examples in the outer loss.
-        outer_divergence: whether the outer loss also has β·KL(r' ‖ r*') at θ', as IvRA prints it; SMaT's has not.
+        outer_divergence: whether the outer loss also has β·KL(r' ‖ r*') at θ' (IvRA's eq. 15; SMaT's loss has not).
             With it explanations also become more like the student's own.
     """
 
@@ -126,7 +126,7 @@ class Simulatability(Criterion):
     student_weight: float = 1.0
     max_norm: float = 5.0
     held_out: float = 0.5
-    outer_divergence: bool = False
+    outer_divergence: bool = True
     name: ClassVar[str] = "simulatability"
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class Simulatability(Criterion):
 
     @property
     def companion(self) -> SimulatingStudent:
-        """The student, which the criterion trains by itself."""
+        """The student, which the criterion trains by itself. Raises ExpoundError if it is not loaded yet."""
         if not isinstance(self.student, SimulatingStudent):
             raise ExpoundError("simulatability has no student yet: train by the recipe ivra, which loads its model")
         return self.student
