@@ -172,10 +172,10 @@ def ivra(
     Any criteria are added to the cross-entropy: comprehensiveness and sufficiency mask the top of the explanation,
     consistency compares the explanations of a batch, simulatability teaches a student. They keep a model that is not
     fine-tuned from learning the task. For data with prompts and responses the log-probability of the response is what
-    explanations are judged by; unit=source or word takes away whole ones. Models learn to react to [MASK] itself, half
-    as strongly with perturbation=mixture, which also gains less. Simulatability's student starts from a model that is
-    pretrained, not fine-tuned, with the same tokenizer; small ones learn more with student_optimizer=adamw,
-    student_learning_rate=1e-4 and student_weight=10 than with the paper's values.
+    explanations are judged by; unit=source or word takes away whole ones. Models learn to react to [MASK] itself,
+    half as strongly with perturbation=mixture, which gains as much by removal. Simulatability's student starts from
+    a model that is pretrained, not fine-tuned, with the same tokenizer; small ones learn more with
+    student_optimizer=adamw, student_learning_rate=1e-4 and student_weight=10 than with the paper's values.
 
     Mostly the model improves: trained for comprehensiveness with the defaults, equal coefficients explain it almost as
     well. The epoch that is best on dev by the criteria's metrics is kept. The coefficients are saved in the folder of
