@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from expound.data.cards import DataCard
-from expound.data.readers.base import Record, Table, require_file
+from expound.data.readers.base import Record, Row, Table, require_file
 from expound.data.readers.tabular import Tabular
 from expound.errors import ExpoundError, shorten
 
@@ -37,17 +37,24 @@ class Parquet(Tabular):
     def read_records(self, path: Path) -> Iterator[Record]:
         """Yield the rows, numbered from 1."""
         number = 0
-        require_file(path)
         try:
-            with pq.ParquetFile(path) as content:
+            with pq.ParquetFile(require_file(path)) as content:
                 for batch in content.iter_batches(batch_size=ROWS_AT_A_TIME):
-                    for row in batch.to_pylist():
+                    for row in _to_rows(batch, path, number):
                         number += 1
                         yield f"{path}, row {number}", row
-        except UnicodeDecodeError:
-            raise ExpoundError(f"{path}, {_find_invalid_text(batch, number)} is not UTF-8") from None
+        except ExpoundError:
+            raise
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise ExpoundError(f"{path} cannot be read as Parquet: {shorten(error, 200)}") from None
+
+
+def _to_rows(batch: pa.RecordBatch, path: Path, before: int) -> list[Row]:
+    try:
+        rows: list[Row] = batch.to_pylist()
+    except UnicodeDecodeError:
+        raise ExpoundError(f"{path}, {_find_invalid_text(batch, before)} is not UTF-8") from None
+    return rows
 
 
 def _find_invalid_text(batch: pa.RecordBatch, before: int) -> str:
