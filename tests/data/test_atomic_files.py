@@ -20,7 +20,8 @@ from expound.data.atomic_files import (
     remove_abandoned_lock,
     temporary_path,
 )
-from expound.data.provenance import write_json
+from expound.data.provenance import RECORD, write_json
+from expound.training.loop.run import TrainingRun
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -54,6 +55,13 @@ def test_what_a_killed_process_left_goes_with_the_next_whole_file(tmp_path):
     assert (tmp_path / left).exists()
     write_json(tmp_path / "a.json", {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
+
+
+def test_a_run_starts_where_one_was_killed_as_it_wrote_its_first_record(tmp_path):
+    run_and_kill(HALF.replace("a.json", RECORD), tmp_path)
+    run = TrainingRun(tmp_path, {"seed": 0})
+    assert run.begin(resume=True, overwrite=False) is None
+    assert [path.name for path in tmp_path.iterdir()] == [RECORD]
 
 
 def test_folders_too(tmp_path):

@@ -16,7 +16,7 @@ from zipfile import is_zipfile
 
 from safetensors import SafetensorError, safe_open
 
-from expound.data.atomic_files import LOCK, only_writer, remove_abandoned_lock
+from expound.data.atomic_files import LOCK, only_writer, remove_abandoned, remove_abandoned_lock
 from expound.data.provenance import FINISHED, RUNNING, OtherRunError, RunFolder, write_json
 from expound.errors import ExpoundError, shorten
 
@@ -84,11 +84,13 @@ class TrainingRun(RunFolder):
         return folder
 
     def begin(self, *, resume: bool, overwrite: bool, writes: bool = True) -> Path | None:
-        """Return the checkpoint to resume from, or None to start anew. Only the process that `writes` changes files.
+        """Return the checkpoint to resume from, or None to start anew. Only the process that `writes` changes the run.
 
         Raises:
             ExpoundError: the folder holds another run or other files, and `overwrite` is False.
         """
+        # A process that was killed as it wrote the first record leaves a part of it, which is no file of somebody else.
+        remove_abandoned(self.record_path)
         if not overwrite:
             record = self.read()
             if record is None and self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
