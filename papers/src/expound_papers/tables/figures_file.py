@@ -65,7 +65,7 @@ def export_figures(studies: Iterable[Study], store: Store, path: Path) -> int:
             compression="brotli",
             compression_level=11,
             use_dictionary=["key", "part", "method", "name"],
-            column_encoding={"value": "BYTE_STREAM_SPLIT", "x": "BYTE_STREAM_SPLIT"},
+            column_encoding=dict.fromkeys(("value", "x"), "BYTE_STREAM_SPLIT") | {"example": "DELTA_BINARY_PACKED"},
         )
     return len(keys)
 

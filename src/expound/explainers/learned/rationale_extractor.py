@@ -59,7 +59,7 @@ class RationaleExtractor(LearnedExplainer):
 
     @property
     def capture(self) -> Capture:
-        """The hidden states of every layer, of which the last is used."""
+        """The hidden states of every layer; the last is used."""
         return Capture(hidden_states=True)
 
     def find_gates(self, outputs: Outputs) -> HardKumaGates | BernoulliGates:

@@ -309,7 +309,7 @@ def _append_tokens(
     offsets: Sequence[tuple[int, int]],
     sides: Sequence[int | None],
 ) -> TemplateEncoding:
-    """Return the tokens with further ones after them, of which those without a text are special."""
+    """Return the tokens with further ones after them; those without a text are special."""
     return TemplateEncoding(
         [*tokens.ids, *ids],
         [*tokens.tokens, *tokenizer.convert_ids_to_tokens(list(ids))],

@@ -6,4 +6,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Change nothing: a database of this revision has its tables."""
+    """Leave the database as it is: at this revision it has its tables."""
