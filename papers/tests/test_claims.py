@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from expound.errors import ExpoundError
@@ -18,6 +19,7 @@ from expound_papers.tables.claims import (
     format_verdict,
     judge_claim,
 )
+from expound_papers.tables.figures import correlate
 
 
 def make_test(text, center, margin):
@@ -46,6 +48,20 @@ def test_one_contradicted_condition_contradicts_a_claim_and_one_undecided_leaves
     assert format_verdict([yes, yes]) == "**reproduced**"
     assert format_verdict([yes, open_one, make_test("> 0", 1, 4)]) == "**undecided** (detectable: 2.9–5.7)"
     assert format_verdict([yes, no, open_one]) == "**contradicted**"
+
+
+def test_the_interval_of_a_correlation_covers_it_in_nineteen_of_twenty_studies():
+    draw, inside = np.random.default_rng(0), 0
+    true = 6 / np.pi * np.arcsin(0.4 / 2)  # Spearman's ρ of normal variables with Pearson's r = .4
+    for _ in range(300):
+        # Half of each variable's variance is shared by the five models of a seed.
+        of_seed, of_model = draw.normal(size=(10, 1, 2)), draw.normal(size=(10, 5, 2))
+        values = (of_seed + of_model) @ np.linalg.cholesky([[0.5, 0.2], [0.2, 0.5]]).T
+        frame = pd.DataFrame(values.reshape(-1, 2), columns=["x", "y"]).assign(seed=np.repeat(range(10), 5))
+        found = correlate(frame)
+        inside += abs(found.center - true) < found.margin
+    assert 0.9 < inside / 300 < 0.99
+    assert found.seeds == 10
 
 
 def test_the_margin_covers_seeds_and_examples():

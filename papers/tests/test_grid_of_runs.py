@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, spearmanr
 
 from attacked import LONG
 from expound.cli import main
@@ -31,10 +31,12 @@ from expound_papers.tables.figures import (
     make_layer_curves,
     make_scatters,
     make_strips,
+    measure_correlation,
 )
 from expound_papers.tables.layout import center_and_spread
 from expound_papers.tables.leaderboards import make_leaderboards
 from expound_papers.tables.metric_agreement import kendall_matrix
+from expound_papers.tables.page import PagePart, fill_page
 from expound_papers.tables.report import write_report
 from expound_papers.tables.results import collect_results
 from expound_papers.tables.tables import make_study_table
@@ -160,6 +162,13 @@ def test_figures_are_what_runs_say(results):
     ((one, other),) = make_scatters(results, figures["scatter"])
     losses = make_study_table(results, "losses")
     assert [one.x[0], other.x[0]] == pytest.approx(losses.center[:, 0].tolist())
+    runs = results.figures.query("metric == 'dev_cross_entropy'").merge(
+        results.figures.query("metric == 'AUC' and explainer == 'IxG'"), on=["recipe", "seed"]
+    )
+    correlation = spearmanr(runs["value_x"], runs["value_y"]).statistic
+    assert measure_correlation(results, figures["scatter"], "dev_cross_entropy").center == pytest.approx(correlation)
+    page = PagePart(Path("page.md"), "", "small", {}, "{{all:scatter | dev_cross_entropy | ρ | within 2}}")
+    assert fill_page(page, {"all": results}).startswith(f"{correlation:+.2f} [".replace("-", "−"))
     curves = make_budget_curves(results, figures["budgets"])
     assert [curve.method for curve in curves] == ["IxG", "ATT", "DX"]
     assert curves[0].x.tolist() == [1, 5, 10, 20, 50]

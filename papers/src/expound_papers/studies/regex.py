@@ -68,13 +68,13 @@ class Setup:
 
     def train(self, name: str, **parameters: Any) -> Runs:
         """Train with REGEX's terms."""
-        how = {"seeds": None, "options": None, "data": self.training} | parameters
-        data = how.pop("data")
+        how = {"seeds": None, "options": None, "data": self.training, "model": self.model} | parameters
+        data, model = how.pop("data"), how.pop("model")
         given = self.given | how
         if name == "Baseline":
             del given["n_steps"]
             given.pop("radius", None)
-        return self.study.train(name, "regex", data, self.model, **given)
+        return self.study.train(name, "regex", data, model, **given)
 
     def train_both(self) -> list[Runs]:
         """Train the baseline and REGEX."""

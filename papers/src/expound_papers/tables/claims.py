@@ -75,6 +75,16 @@ def format_verdict(tests: Sequence[tuple[Condition, Effect]]) -> str:
     return f"**{verdict}** (detectable: {_format_range(detectable, '.2g')})"
 
 
+def format_effect(effect: Effect, condition: Condition, form: str) -> str:
+    """Return an effect with its interval in a number format; with what is claimed if that is more than its sign."""
+    text = f"{effect.center:{form}}"
+    if not np.isnan(effect.margin):
+        low, high = effect.center - effect.margin, effect.center + effect.margin
+        text += f" [{low:{form}}, {high:{form}}]"
+    text = text.replace("-", "−")
+    return text if 0 in (condition.low, condition.high) else f"{text} (claimed {condition.text})"
+
+
 def format_size(effects: Sequence[Effect]) -> str:
     """Return the numbers of examples and of seeds of a claim's tests, as `40 × 3` or `60–100 × 3`; ‡: see LEGEND."""
     examples = [effect.examples for effect in effects if effect.examples is not None]

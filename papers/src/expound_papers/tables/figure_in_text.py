@@ -13,7 +13,7 @@ from expound.reports.tables.board_table import choose_decimals
 from expound.reports.tables.leaderboard import Floats
 from expound.reports.tables.significance import Effect, measure_effect
 from expound_papers.paper_table import PaperTable, format_cells
-from expound_papers.tables.claims import Condition
+from expound_papers.tables.claims import Condition, format_effect
 from expound_papers.tables.comparable import find_differences, list_unnamed
 from expound_papers.tables.layout import (
     BySeed,
@@ -98,17 +98,8 @@ class TableFigures:
         if not len(differences):
             return None
         effect = self._measure(differences, rows, at, may_repeat=self._may_repeat(rows, at, cells))
-        digits = self._digits(rows[0], at)
-        sign = "+" if MINUS in row else ""
-        text = f"{effect.center:{sign}.{digits}f}"
-        if not np.isnan(effect.margin):
-            low, high = effect.center - effect.margin, effect.center + effect.margin
-            text += f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
-        text = text.replace("-", "−")
-        if 0 not in (condition.low, condition.high):
-            # More than the sign of the effect is claimed.
-            text += f" (claimed {condition.text})"
-        return text, effect
+        form = f"{'+' if MINUS in row else ''}.{self._digits(rows[0], at)}f"
+        return format_effect(effect, condition, form), effect
 
     def list_unnamed_differences(self, row: str, column: str, sentence: str) -> list[str]:
         """Return the settings in which the trainings of "ROW minus OTHER" differ and which a sentence does not name."""

@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
+from scipy.stats import t as student
 
 from expound.errors import ExpoundError, check_choice
 from expound.reports.figures.curves import Curve, plot_curves
 from expound.reports.tables.leaderboard import Floats
+from expound.reports.tables.significance import LEVEL, Effect
 from expound_papers.runs.run_files import CURVES, LAYERS
 from expound_papers.similarity import get_measure
 from expound_papers.study.display import Axis, FigurePart
@@ -76,6 +78,30 @@ def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
                 series.append(_make_dots(str(name), group, x, y, title, average=part.average))
             panels.append(series)
     return panels
+
+
+def measure_correlation(results: Results, part: FigurePart, name: str) -> Effect | None:
+    """Return Spearman's ρ over the runs of a scatter between the x axis of this name and y; None before two seeds.
+
+    Raises:
+        ExpoundError: an unknown axis.
+    """
+    axes = {_axis_label(x): x for x in as_list(part.x)}
+    check_choice("axis", name, axes)
+    frame = _join_measurements(results, part, axes[name], as_list(part.y)[0])
+    return correlate(frame) if frame["seed"].nunique() > 1 else None
+
+
+def correlate(frame: pd.DataFrame) -> Effect:
+    """Return Spearman's ρ of the columns `x` and `y`, jackknifed over seeds: runs of a seed share its data."""
+    seeds, left_out = frame["seed"].unique(), []
+    for seed in seeds:
+        rest = frame[frame["seed"] != seed]
+        left_out.append(spearmanr(rest["x"], rest["y"]).statistic)
+    # The jackknife's variance is (n - 1)² / n times that of the values without one seed.
+    deviation = np.std(left_out, ddof=1) * (len(seeds) - 1) / len(seeds) ** 0.5
+    margin = float(student.ppf((1 + LEVEL) / 2, len(seeds) - 1) * deviation)
+    return Effect(float(spearmanr(frame["x"], frame["y"]).statistic), margin, len(seeds), None, is_over_examples=False)
 
 
 def make_budget_curves(results: Results, part: FigurePart) -> list[Curve]:

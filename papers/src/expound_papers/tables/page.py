@@ -7,7 +7,8 @@ the page). Placeholders in the text:
 - `{{legend}}`: how verdicts on claims are computed;
 - `{{NAME:TABLE}}`: a table of a study; `{{NAME}}`: all its tables; `{{NAME:FIGURE}}`: an agreement figure;
 - `{{NAME:TABLE | ROW | COLUMN}}`: a cell (of the first table by default);
-- `{{NAME:TABLE | ROW minus OTHER | COLUMN}}`: the difference of two rows, paired by seed.
+- `{{NAME:TABLE | ROW minus OTHER | COLUMN}}`: the difference of two rows, paired by seed;
+- `{{NAME:FIGURE | AXIS | ρ | < 0.5}}`: Spearman's ρ over the runs of a scatter between an x axis and y.
 
 A fourth field selects the `center` alone, the `spread` of differences, the number of `runs`, or the `wins` of a row
 over the other. A condition on a cell or a difference (`> 0`, `< 0.5`, `within 2`) is what a claim says: the figure
@@ -30,7 +31,7 @@ from expound.reports.tables.significance import Effect
 from expound_papers.paper_table import render_markdown
 from expound_papers.study.display import FigurePart
 from expound_papers.study.loading import SCALES
-from expound_papers.tables.claims import LEGEND, NOT_TESTED, Condition, format_size, format_verdict
+from expound_papers.tables.claims import LEGEND, NOT_TESTED, Condition, format_effect, format_size, format_verdict
 from expound_papers.tables.facts import format_run_facts
 from expound_papers.tables.figure_in_text import MINUS, TableFigures
 from expound_papers.tables.results import Results
@@ -184,7 +185,7 @@ class _PlaceholderFiller:
                 self._require_fair(fields)
             if condition is None:
                 value = self.value(fields)
-            elif made := self._find_table(fields[0]).measure_claim(fields[1], fields[2], condition):
+            elif made := self._measure_claim(fields, condition):
                 value = made[0]
                 tests.append((condition, made[1]))
             else:
@@ -193,6 +194,18 @@ class _PlaceholderFiller:
             return NOT_RUN if value is None else value
 
         return PLACEHOLDER.sub(replace, text), tests if is_complete else None
+
+    def _measure_claim(self, fields: list[str], condition: Condition) -> tuple[str, Effect] | None:
+        """Return the effect of a placeholder with a condition, as text and as numbers; None before they are done."""
+        name, table = self._split_name(fields[0])
+        figures = self.results[name].study.figures
+        if table in figures and table not in self.results[name].study.tables:
+            # matplotlib, see _format_matrices
+            from expound_papers.tables.figures import measure_correlation
+
+            effect = measure_correlation(self.results[name], figures[table], fields[1])
+            return effect and (format_effect(effect, condition, "+.2f"), effect)
+        return self._find_table(fields[0]).measure_claim(fields[1], fields[2], condition)
 
     def _require_fair(self, fields: list[str]) -> None:
         """Raise ExpoundError if the trainings of two rows differ in a setting that the sentence does not name."""
