@@ -13,7 +13,7 @@ import expound
 from expound.cli import main
 from expound.data import READERS
 from expound.data.cards import DataCard, MethodCard, MetricCard
-from expound.data.registry import Registry, find_installed
+from expound.data.registry import Registry, find_installed, parse_spec
 from expound.errors import ExpoundError
 from expound.explainers import EXPLAINERS, explainer, list_methods
 from expound.metrics import METRICS, metric
@@ -146,3 +146,12 @@ def test_readers_are_opened_without_heavy_imports():
     )
     path = os.environ | {"PYTHONPATH": str(Path(expound.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", script], env=path, check=True)
+
+
+def test_a_value_of_a_spec_may_be_any_path():
+    path = "/models/c++ & 50%/llama"
+    spec = f"simulatability?student={path.replace('&', '%26')}&margin=0.5&hard"
+    assert parse_spec(spec) == ("simulatability", {"student": path, "margin": "0.5", "hard": "true"})
+    for wrong in ("lime?=3", "lime?a=1&&b=2"):
+        with pytest.raises(ExpoundError, match="expected parameters as name"):
+            parse_spec(wrong)

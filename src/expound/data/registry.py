@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 from expound.errors import ExpoundError, shorten, unknown
 
@@ -21,18 +21,18 @@ _get_hints, _get_signature = cache(get_type_hints), cache(signature)
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """Return the name and the parameters, as text, of `name?a=1&b=2`; a parameter without a value is `true`."""
+    """Return the name and the parameters, as text, of `name?a=1&b=2`; a parameter without a value is `true`.
+
+    In a value, `%26` stands for an ampersand.
+    """
     name, _, query = spec.partition("?")
-    parts = []
-    for part in query.split("&"):
-        is_flag = part and "=" not in part
-        parts.append(f"{part}=true" if is_flag else part)
-    query = "&".join(parts)
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError:
-        raise ExpoundError(f"{spec!r}: expected parameters as name?a=1&b=2, got {query!r}") from None
-    return name, dict(pairs)
+    parameters = dict[str, str]()
+    for part in query.split("&") if query else ():
+        key, equals, value = part.partition("=")
+        if not key:
+            raise ExpoundError(f"{spec!r}: expected parameters as name?a=1&b=2, got {query!r}")
+        parameters[key] = unquote(value) if equals else "true"
+    return name, parameters
 
 
 def split_ids(names: str) -> list[str]:
