@@ -112,7 +112,7 @@ def regex_table_3(study: Study) -> None:
 def regex_table_8(study: Study) -> None:
     """REGEX, Table 8: as Table 3 with a larger model.
 
-    At small scale the larger model is MiniLM, and the smaller one its first three layers.
+    At small scale the larger model is MiniLM, and the smaller one has three of its layers.
     """
     if not study.is_small:
         compare_initializations(study, Model("encoder", "FacebookAI/roberta-large", max_length=256))
