@@ -204,7 +204,7 @@ class _PlaceholderFiller:
             from expound_papers.tables.figures import measure_correlation
 
             effect = measure_correlation(self.results[name], figures[table], fields[1])
-            return effect and (format_effect(effect, condition, "+.2f"), effect)
+            return (format_effect(effect, condition, "+.2f"), effect) if effect else None
         return self._find_table(fields[0]).measure_claim(fields[1], fields[2], condition)
 
     def _require_fair(self, fields: list[str]) -> None:
