@@ -337,7 +337,7 @@ def test_figures_belong_to_their_examples_in_whatever_order_the_rows_are(study_f
         pd.testing.assert_frame_equal(found[wanted.columns], wanted)
         # Times lose their last digits.
         assert (wanted["seconds"] != 1 / 3).all()
-        np.testing.assert_allclose(wanted["seconds"], 1 / 3, rtol=2e-3)
+        np.testing.assert_allclose(wanted["seconds"], 1 / 3, rtol=1.6e-2)
     # A training that was resumed after its last step writes its figures in another order.
     wanted = results_of(study_folder)["one"].figures
     for path in (study_folder / "runs" / "cells").glob("*/metrics.json"):
