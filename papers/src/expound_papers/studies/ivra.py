@@ -31,7 +31,7 @@ STUDENT = "simulatability?student={model}"
 OUTER = "outer_divergence=false"
 # At small scale three seeds leave most claims undecided. Those about the control and IvRA with softmax in Tables 2 to
 # 4, about single criteria and some pairs, and about losses have six: planned when the first three were known.
-SIX_SEEDS = 6
+MORE_SEEDS = 6
 LAST: dict[str, Any] = {
     "warmup_steps": 0,
     "eval_strategy": "no",
@@ -60,7 +60,7 @@ class Setup:
         **changes: Mapping[str, Any],
     ) -> None:
         self.study, self.small = study, study.is_small
-        self.six = SIX_SEEDS if study.is_small else None
+        self.more_seeds = MORE_SEEDS if study.is_small else None
         study.preset, study.seeds = "paper", 3 if self.small else 5
         if self.small:
             study.arguments = {"bf16": True} if arguments is None else arguments

@@ -170,7 +170,9 @@ def ivra_reviews(study: Study) -> None:
     post_hoc = [*ATTENTION, "LIME", TEN, "Random"]
     study.judge("post hoc", setup.fine, movies, choose(setup.explainers, *post_hoc), both)
     for name, rate in {"COMP": 333, "SUFF": 167}.items():
-        runs = setup.train(f"{name} softmax", name, {"lr_multiplier": rate}, normalizer="softmax", seeds=setup.six)
+        runs = setup.train(
+            f"{name} softmax", name, {"lr_multiplier": rate}, normalizer="softmax", seeds=setup.more_seeds
+        )
         study.judge(name, runs, movies, choose(setup.explainers, "IvRA", "Random"), choose(METRICS, name))
     setup.add_table("reviews", f"{BOTH}, film reviews", [*both], columns="metric", labels={"Fine-tuned": ""})
 
@@ -228,7 +230,7 @@ def ivra_losses(study: Study) -> None:
     """
     # float32: made on a processor that multiplies bfloat16 matrices slowly
     setup = Setup(study, TASKS[:1], (0,), {"bf16": False})
-    control = setup.train_control(24, seeds=setup.six)
+    control = setup.train_control(24, seeds=setup.more_seeds)
     losses: dict[str, dict[str, str]] = {
         "COMP": {
             "μ = 1": "COMP", "μ = 0.5": "comprehensiveness?margin=0.5", "μ = 0.1": "comprehensiveness?margin=0.1",
@@ -248,7 +250,7 @@ def ivra_losses(study: Study) -> None:
     for metric, of_metric in losses.items():
         for loss, criterion in of_metric.items():
             # Of consistency every claim is decided with three seeds.
-            seeds = None if metric == "CONS" else setup.six
+            seeds = None if metric == "CONS" else setup.more_seeds
             trained = setup.train(f"{metric}, {loss}", criterion, rates[metric], normalizer="softmax", seeds=seeds)
             runs.setdefault(metric, []).append(trained)
     setup.judge("control", control, [UNTRAINED], [*losses])

@@ -81,8 +81,8 @@ def compare_criterion(
     if not study.is_small:
         how: dict[str, Any] = {"teacher": setup.fine, "explainer": "learned", "student_size": 5000}
         smat = study.train("SMaT", "smat", [*setup.trainings.values()], setup.model, **how)
-    control = setup.train_control(24, seeds=setup.six)
-    soft = [setup.train(f"{criterion} softmax", criterion, small, normalizer="softmax", seeds=setup.six)]
+    control = setup.train_control(24, seeds=setup.more_seeds)
+    soft = [setup.train(f"{criterion} softmax", criterion, small, normalizer="softmax", seeds=setup.more_seeds)]
     soft += [setup.train(f"{criterion} {name}", each, small, normalizer="softmax") for name, each in others.items()]
     sparse = setup.train(f"{criterion} sparsemax", criterion, small)
     setup.judge("{}, post hoc", setup.fine, [*POST_HOC, UNTRAINED, SPARSE], all_metrics)
@@ -146,7 +146,7 @@ def train_sets(setup: Setup, names: Sequence[str]) -> list[Runs]:
         steps, small = 24, dict[str, Any](lr_multiplier=333 if name == "{COMP}" else 100)
         if "SIM" in name:
             small, steps = {"lr_multiplier": 167}, 32
-        seeds = setup.six if name in of_claims else None
+        seeds = setup.more_seeds if name in of_claims else None
         runs.append(setup.train(name, name.strip("{}"), small, steps, seeds=seeds))
     return runs
 
