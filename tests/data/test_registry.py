@@ -148,10 +148,11 @@ def test_readers_are_opened_without_heavy_imports():
     subprocess.run([sys.executable, "-c", script], env=path, check=True)
 
 
-def test_a_value_of_a_spec_may_be_any_path():
+def test_signs_of_addresses_in_a_value_are_kept_or_can_be_written():
     path = "/models/c++ & 50%/llama"
     spec = f"simulatability?student={path.replace('&', '%26')}&margin=0.5&hard"
     assert parse_spec(spec) == ("simulatability", {"student": path, "margin": "0.5", "hard": "true"})
+    assert parse_spec("lime?model=a%2520b") == ("lime", {"model": "a%20b"})
     for wrong in ("lime?=3", "lime?a=1&&b=2"):
         with pytest.raises(ExpoundError, match="expected parameters as name"):
             parse_spec(wrong)

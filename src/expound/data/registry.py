@@ -23,7 +23,7 @@ _get_hints, _get_signature = cache(get_type_hints), cache(signature)
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     """Return the name and the parameters, as text, of `name?a=1&b=2`; a parameter without a value is `true`.
 
-    In a value, `%26` stands for an ampersand.
+    In a value, `%26` stands for an ampersand, and `%25` for a percent sign that two hexadecimal digits follow.
     """
     name, _, query = spec.partition("?")
     parameters = dict[str, str]()
