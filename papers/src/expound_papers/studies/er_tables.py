@@ -30,14 +30,14 @@ def er_table_3(study: Study) -> None:
         return
     four = choose(er.EXPLAINERS, "ATT", "ATTR", "IxG", "ALTI")
     study.judge(
-        "with special tokens", setup.take_seeds(6), setup.pick("SST Dev"), four, choose(er.METRICS, "AUC"),
+        "with special tokens", setup.take_seeds(range(6)), setup.pick("SST Dev"), four, choose(er.METRICS, "AUC"),
         limits=dict.fromkeys(four, 60), target="label", special_tokens=True,
     )  # fmt: skip
     rows = [*er.SEVEN, "L_expl (I)", *er.SEVERAL_SEEDS]
     study.table(
         "table-3",
         caption,
-        where=where | {"judgement": ["plausibility", "by DecompX"], "recipe": rows},
+        where=where | {"judgement": er.PLAUSIBILITY, "recipe": rows},
         show="mean",
         **how,
     )

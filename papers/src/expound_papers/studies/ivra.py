@@ -46,7 +46,7 @@ class Setup:
     A fifth of each test split is the students'; the rest judges. The small scale has MiniLM; SST, SNLI's published dev
     split as its training data, and questions of the SQuAD subset on the sentences that answer them; three seeds.
     Criteria are trained for 24 steps, and the last model is what counts. `temperature` is that of comprehensiveness and
-    sufficiency at small scale.
+    sufficiency at small scale. Another `model` is fine-tuned by adapters, which further training continues.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Setup:
         arguments: Mapping[str, Any] | None = None,
         others: Sequence[Training] = (),
         temperature: float | None = None,
+        model: Model | None = None,
         **changes: Mapping[str, Any],
     ) -> None:
         self.study, self.small = study, study.is_small
@@ -67,6 +68,7 @@ class Setup:
         self.model = Model("model", "${EXPOUND_IVRA_MODEL:-google/electra-base-discriminator}", max_length=384)
         if self.small:
             self.model = Model("model", MINILM, max_length=256)
+        self.model = model or self.model
         self.specs = IDS | {"SIM": STUDENT}
         if self.small:
             rates = "student_optimizer=adamw&student_learning_rate=0.0001&student_weight=10"
@@ -91,14 +93,16 @@ class Setup:
             self.data[name] = self.data[name].but(self.data[name].name, **fields)
         of_task: dict[str, dict[str, Any]] = {task: {} for task in TASKS}
         if self.small:
-            of_task["Sentiment"] = {"num_train_epochs": 2}
+            of_task["Sentiment"] = {"num_train_epochs": 2, **({"learning_rate": 2e-4} if model else {})}
             of_task["Entailment"] = {"num_train_epochs": 3, "learning_rate": 1e-4}
             of_task["Questions"] = {"num_train_epochs": 12, "learning_rate": 2e-4, "per_device_train_batch_size": 16}
         self.tasks, self.trainings = tasks, dict[str, Training]()
         for task in tasks:
             self.trainings[task] = self.make_training(task, task, "train", of_task[task])
         self.trainings |= {each.name: each for each in others}
-        self.fine = study.train("Fine-tuned", "baseline", [*self.trainings.values()], self.model, seeds=seeds)
+        adapters: dict[str, Any] = {"lora_rank": 8} if model else {}
+        data = [*self.trainings.values()]
+        self.fine = study.train("Fine-tuned", "baseline", data, self.model, seeds=seeds, **adapters)
 
     def make_training(self, name: str, task: str, split: str, arguments: Mapping[str, Any] | None = None) -> Training:
         """Return a split of a task as training data."""

@@ -184,7 +184,7 @@ def ivra_table_6(study: Study) -> None:
         smat = study.train("SMaT", "smat", training, setup.model, **learn)
     else:
         smat = study.train("SMaT", "smat", setup.trainings["Movies"], setup.model, student_size=500, **learn)
-    trained = [setup.train("SIM sparsemax", "SIM", {"lr_multiplier": 167, **COEFS}, 96)]
+    trained = [setup.train("SIM sparsemax", "SIM", {"lr_multiplier": 167, **COEFS}, 96, seeds=setup.more_seeds)]
     trained.append(setup.train("COMP sparsemax", "COMP", {"lr_multiplier": 333}))
     trained.append(setup.train("SUFF sparsemax", "SUFF", {"lr_multiplier": 167}))
     trained.append(setup.train("CONS sparsemax", "CONS", {"lr_multiplier": 100}))
