@@ -100,9 +100,8 @@ class Setup:
         for task in tasks:
             self.trainings[task] = self.make_training(task, task, "train", of_task[task])
         self.trainings |= {each.name: each for each in others}
-        adapters: dict[str, Any] = {"lora_rank": 8} if model else {}
-        data = [*self.trainings.values()]
-        self.fine = study.train("Fine-tuned", "baseline", data, self.model, seeds=seeds, **adapters)
+        recipe, data = "lora" if model else "baseline", [*self.trainings.values()]
+        self.fine = study.train("Fine-tuned", recipe, data, self.model, seeds=seeds)
 
     def make_training(self, name: str, task: str, split: str, arguments: Mapping[str, Any] | None = None) -> Training:
         """Return a split of a task as training data."""
