@@ -137,6 +137,17 @@ def test_a_student_beside_an_adapted_model_costs_its_adapters_alone(start, data)
     assert all("lora_" in name or "classifier" in name or name.startswith("explainer.") for name in names)
 
 
+def test_a_student_starts_from_the_model_below_the_adapters_of_its_teacher(start, data, tmp_path):
+    expound.train(start, data, "lora", output_dir=tmp_path / "teacher", args=QUICK)
+    teacher = expound.load(tmp_path / "teacher", device="cpu")
+    how = {"output_dir": tmp_path / "student", "args": QUICK, "options": {"lora_rank": 2}}
+    result = expound.train(start, data, "smat", teacher=teacher, **how)
+    weights = [weight.numel() for weight in result.model.model.parameters()]
+    assert 0 < count_own(result.model, teacher) < 0.2 * sum(weights)
+    with pytest.raises(ExpoundError, match="starts from the teacher itself"):
+        expound.train(teacher.model, data, "smat", teacher=teacher, **how)
+
+
 def test_quantized_weights_train_with_adapters_and_not_without(start, data, tmp_path):
     pytest.importorskip("bitsandbytes")
     model = expound.load(start, device="cpu", dtype="8bit")

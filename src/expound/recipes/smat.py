@@ -171,7 +171,8 @@ def smat(
 def _require_other_model(teacher: ExplainedModel, start: Source) -> None:
     """Raise ExpoundError if the student would start from the teacher's own weights."""
     is_same = start is teacher.model
-    if isinstance(start, str | Path):
+    # A teacher of adapters has the name of the model below them, which its student may start from.
+    if isinstance(start, str | Path) and not hasattr(teacher.model, "peft_config"):
         is_same = Path(start).resolve() == Path(teacher.config._name_or_path).resolve()
     if is_same:
         raise ExpoundError(
