@@ -67,7 +67,7 @@ CORPORA: dict[str, list[str]] = {
 }
 
 
-SHORT = ["--epochs=2", "--batch-size=4", "--set=gradient_accumulation_steps=4", "--set=bf16=true"]
+SHORT = ["--epochs=2", "--batch-size=2", "--set=gradient_accumulation_steps=8", "--set=bf16=true"]
 SHORT_DEV = 50
 
 

@@ -26,6 +26,7 @@ OURS = {
     "er-constrained",
     "er-fresh",
     "er-rrr",
+    "ivra-decoder",
     "ivra-entailment-seeds",
     "ivra-longer",
     "ivra-longer-consistency",

@@ -73,7 +73,7 @@ def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeyp
     monkeypatch.setenv("EXPOUND_DATA", str(tmp_path))
     assert main(["study", "run", "er-table-2", "--dry-run", "--output-dir", str(tmp_path / "runs")]) == 0
     shown = capsys.readouterr()
-    assert "er-table-2-small: 257 runs: 68 training runs (0 done), 189 judgements (0 done)" in shown.out
+    assert "er-table-2-small: 377 runs: 98 training runs (0 done), 279 judgements (0 done)" in shown.out
     assert re.search(r"not on this machine: sst-train: .*sst", shown.err)
 
 

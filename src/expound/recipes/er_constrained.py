@@ -53,7 +53,7 @@ def er_constrained(
     Of the epochs whose dev explanation loss is below 1.1 times the dev bound, the one with the lowest cross-entropy is
     kept. A run without such an epoch ends with feasible: 0; discard it and train another seed. er_bound finds how low a
     bound can be. On 300 sentences of SST, the default raises the AUC of attention from .63 to .79 at the accuracy of
-    plain training (one seed).
+    plain training (one seed), and on 200 film reviews of 512 tokens, of which it sees two epochs, from .44 to .80.
 
     Example: expound train er_constrained --explainer attention_last --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er

@@ -40,7 +40,8 @@ def extractor(
     The folder has the model, and beside it the explainer rationale_extractor:OUTPUT, whose scores are the
     probabilities of selection. Gates learn slowly: after the default steps on 1,000 sentences of SST, the model was
     right on .75 of 300 others from a fifth of the words, on .68 from random words, on .83 from words by decompx_linear
-    and on .83 from all words (one seed). Hardkuma gates selected no better than random ones.
+    and on .83 from all words (one seed). Hardkuma gates selected no better than random ones. Two epochs of
+    200 film reviews of 512 tokens teach a model that is only pretrained neither the task nor a selection.
 
     Example: expound train extractor --model bert-base-uncased --data sst:data/sst --output-dir runs/extractor
     """

@@ -177,6 +177,10 @@ def ivra(
     a model that is pretrained, not fine-tuned, with the same tokenizer; small ones learn more with
     student_optimizer=adamw, student_learning_rate=1e-4 and student_weight=10 than with the paper's values.
 
+    On 1,000 sentences of SST the defaults raise comprehensiveness by deletion from .21 to .31 and lower sufficiency
+    from .13 to .09, at 2 points of accuracy (MiniLM, one seed). On 200 film reviews of 512 tokens two epochs are too
+    few to tell for comprehensiveness (.08 to .12 of 50 reviews), and sufficiency costs 28 points of accuracy.
+
     Mostly the model improves: trained for comprehensiveness with the defaults, equal coefficients explain it almost as
     well. The epoch that is best on dev by the criteria's metrics is kept. The coefficients are saved in the folder of
     the model: --methods interpretable_attention:runs/ivra. Decoders of billions of weights need --lora-rank; the

