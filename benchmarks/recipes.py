@@ -67,7 +67,8 @@ CORPORA: dict[str, list[str]] = {
 }
 
 
-SHORT = ["--epochs=2", "--batch-size=2", "--set=gradient_accumulation_steps=8", "--set=bf16=true", "--set=per_device_eval_batch_size=4"]
+SHORT = ["--epochs=2", "--set=bf16=true", "--batch-size=2", "--set=gradient_accumulation_steps=8"]
+SHORT += ["--set=per_device_eval_batch_size=4"]
 SHORT_DEV = 50
 
 

@@ -208,7 +208,11 @@ def _make_run_tables(store: Store, key: str) -> Iterator[pd.DataFrame]:
             numbers = store.read_numbers(key, part)
             yield _make_table(key, part, name=list(numbers), value=list(numbers.values()))
     if (folder / HISTORY).exists():
-        yield _make_table(key, HISTORY, text=[_to_json(json.loads((folder / HISTORY).read_text(encoding="utf-8")))])
+        # Six digits are more than a curve shows, and halve the file's part for histories.
+        history = json.loads(
+            (folder / HISTORY).read_text(encoding="utf-8"), parse_float=lambda x: float(f"{float(x):.6g}")
+        )
+        yield _make_table(key, HISTORY, text=[_to_json(history)])
     if (folder / PREDICTIONS).exists():
         frame = pd.read_parquet(folder / PREDICTIONS)
         predicted = np.stack(frame["predicted"].to_list())
