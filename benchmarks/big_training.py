@@ -1,7 +1,7 @@
 """Train adapters of a Llama of a billion random weights: the memory that a student costs beside its teacher.
 
-A step of LoRA, of IvRA with a student of simulatability, and of SMaT with a teacher of adapters, each on 4 generated
-reviews, in processes of their own. Weights are read from one file, whose pages all models of a process share; the
+Two steps of LoRA, of IvRA with a student of simulatability, and of SMaT with a teacher of adapters, each on 4
+generated reviews, in processes of their own. Weights are read from one file, whose pages all models of a process share; the
 figure is the most memory that is not such pages, in MiB. What adapters and their optimizer take for a model of seven
 billion weights is counted from its shapes.
 """

@@ -66,7 +66,7 @@ CORPORA: dict[str, list[str]] = {
     "reviews": [f"eraser:{DATA / 'movies'}", "--limit=200", "--max-length=512"],
 }
 
-
+# Few reviews at a time, for their memory; a step still has 16.
 SHORT = ["--epochs=2", "--set=bf16=true", "--batch-size=2", "--set=gradient_accumulation_steps=8"]
 SHORT += ["--set=per_device_eval_batch_size=4"]
 SHORT_DEV = 50
@@ -192,7 +192,7 @@ def measure_control(recipe: str, extra: list[str], corpus: str, short: bool) -> 
 
 
 def link_with_fewer_reviews(folder: Path) -> Path:
-    """Return a folder with the film reviews of which the dev split has only the first ones."""
+    """Return a folder with the film reviews whose dev split has every fourth one, as many of each class."""
     few = folder / "movies"
     few.mkdir()
     for path in (DATA / "movies").iterdir():
