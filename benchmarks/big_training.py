@@ -1,9 +1,9 @@
 """Train adapters of a Llama of a billion random weights: the memory that a student costs beside its teacher.
 
 Two steps of LoRA, of IvRA with a student of simulatability, and of SMaT with a teacher of adapters, each on 4
-generated reviews, in processes of their own. Weights are read from one file, whose pages all models of a process share; the
-figure is the most memory that is not such pages, in MiB. What adapters and their optimizer take for a model of seven
-billion weights is counted from its shapes.
+generated reviews, in processes of their own. Weights are read from one file, whose pages all models of a process share;
+the figure is the most memory that is not such pages, in MiB. What adapters and their optimizer take for a model of
+seven billion weights is counted from its shapes.
 """
 
 from __future__ import annotations
