@@ -18,7 +18,7 @@ from expound_papers.studies.ivra import (
     UNTRAINED,
     Setup,
 )
-from expound_papers.study import Data, Runs, Study, Training, choose, register
+from expound_papers.study import Data, Runs, Spec, Study, Training, choose, register
 
 
 @register
@@ -243,3 +243,28 @@ def ivra_table_7(study: Study) -> None:
         how: dict[str, Any] = {"columns": "training", "where": {"recipe": names}}
         caption = f"{criterion} of the best epoch, on dev"
         setup.add_table(f"table-7-{criterion.lower()}", caption, f"dev_criterion_{metric}", "recipe", **how)
+
+
+@register
+def ivra_adapter_rates(study: Study) -> None:
+    """IvRA, Table 7: learning rates of adapters.
+
+    The paper's Table 7 is about Llama-2. At its highest rate a whole MiniLM gives one class for all sentences, which
+    students copy without learning; adapters, which move a model less, may learn at that rate.
+    """
+    # Claim, stated before the runs, with the number of the results page: simulatability is lower at 1e-3 than at 3e-5
+    # (18). The test is the one that was planned for whole models, and six seeds. If more than half of the models of a
+    # rate give one class, it is no test here, either. Steps, coefficients and students are those of Table 7.
+    setup = Setup(study, TASKS[:1], temperature=0.1)
+    study.seeds, names = (6 if study.is_small else 5), list[str]()
+    for rate in ("3e-5", "1e-4", "3e-4", "1e-3") if not study.is_small else ("3e-5", "1e-3"):
+        names.append(f"SIM, adapters, {rate}")
+        few = {"max_steps": 24, "eval_steps": 12, "per_device_train_batch_size": 16, "warmup_steps": 0}
+        study.train(
+            names[-1], "ivra", [*setup.trainings.values()], setup.model, start=setup.fine, options={"lora_rank": 8},
+            arguments={"learning_rate": float(rate)} | (few if study.is_small else {}), normalizer="sparsemax",
+            criteria=Spec(setup.specs["SIM"], setup.model), lr_multiplier=100 if study.is_small else 1, lr_decay=1.0,
+        )  # fmt: skip
+    metrics = ["dev_criterion_simulatability", "dev_accuracy"]
+    caption = "Simulatability and accuracy of the best epoch, on dev"
+    setup.add_table("adapter-rates", caption, metrics, "recipe", columns="metric", where={"recipe": names})

@@ -13,7 +13,14 @@ from expound_papers.runs.store import Cell
 from expound_papers.study.addresses import AddressBook, unique_keys
 from expound_papers.study.parts import Model, Place, Runs, Training, make_title, to_dict
 
-RUN_OPTIONS = ("masked_share", "head_lr_multiplier", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
+RUN_OPTIONS = (
+    "masked_share",
+    "head_lr_multiplier",
+    "head_dropout",
+    "early_stopping_threshold",
+    "log_gradient_norms",
+    "lora_rank",
+)
 
 
 @dataclass(frozen=True)
