@@ -9,7 +9,7 @@ from PIL import Image
 import expound
 import families
 from expound import ExpoundError
-from expound.training.loop.options import RunOptions, make_training_arguments
+from expound.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, make_training_arguments
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,9 @@ def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.integrations.get_available_reporting_integrations", lambda: ["clearml"])
     options = RunOptions(arguments={"report_to": "wandb"})
     with pytest.raises(ExpoundError, match="report_to=wandb: expected one of none, all, clearml"):
-        make_training_arguments(options, {"metric_for_best_model": "loss"}, tmp_path, {"loss": False})
+        make_training_arguments(
+            options, DEFAULT_ARGUMENTS | {"metric_for_best_model": "loss"}, tmp_path, {"loss": False}
+        )
 
 
 def test_models_that_would_be_read_in_another_way_say_what_they_are(tmp_path):

@@ -12,6 +12,7 @@ from expound.objectives import CrossEntropy, RationaleAlignment, StepContext, Vi
 from expound.training import ObjectiveTrainer
 from expound.training.bilevel.criteria import has_variance, summarize_criterion
 from expound.training.loop.fine_tune import find_idle_terms
+from expound.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, make_training_arguments
 from expound.training.loop.training_module import TrainingModule
 from runs import ARGUMENTS, bert, load_generated
 
@@ -27,6 +28,18 @@ def test_dev_values_of_auxiliary_terms_are_those_of_evenly_spaced_rows_and_the_t
     assert sampled[0].item() == pytest.approx(whole[0].item(), rel=1e-5)
     assert sampled[1].item() == pytest.approx(few[1].item(), rel=1e-5)
     assert abs(few[1] - whole[1]) > 1e-4
+
+
+@pytest.mark.parametrize(("given", "at_once"), [({}, 64), ({"train": 2}, 8), ({"train": 2, "eval": 3}, 3)])
+def test_an_evaluation_takes_few_rows_at_once_if_a_training_step_does(given, at_once, tmp_path):
+    arguments = {f"per_device_{kind}_batch_size": size for kind, size in given.items()}
+    made = make_training_arguments(
+        RunOptions(arguments=arguments),
+        DEFAULT_ARGUMENTS | {"metric_for_best_model": "loss"},
+        tmp_path,
+        {"loss": False},
+    )
+    assert made.per_device_eval_batch_size == at_once
 
 
 def test_the_best_checkpoint_is_not_evaluated_a_second_time(tmp_path, monkeypatch):

@@ -27,7 +27,6 @@ DEFAULT_ARGUMENTS: Mapping[str, Any] = {
     "num_train_epochs": 3,
     "learning_rate": 5e-5,
     "per_device_train_batch_size": 32,
-    "per_device_eval_batch_size": 64,
     # Below 1, `warmup_steps` is a share of all steps.
     "warmup_steps": 0.06,
     "train_sampling_strategy": "group_by_length",
@@ -206,6 +205,8 @@ def make_training_arguments(
         # The direction of the user's own figures is an argument, too.
         "greater_is_better": higher_is_better.get(best, True),
     }
+    # Small training batches are mostly chosen for memory, and an evaluation that explains takes as much per example.
+    implied["per_device_eval_batch_size"] = min(64, 4 * chosen["per_device_train_batch_size"])
     # The Trainer loads the best model from its checkpoint, so every evaluation needs one of its own.
     if "eval_steps" in chosen:
         implied["save_steps"] = chosen["eval_steps"]
