@@ -13,6 +13,7 @@ from expound import ExpoundError, explainer
 from expound.explainers.learned.interpretable_attention import InterpretableAttention
 from expound.explainers.learned.parameterized_attention import ParameterizedAttention
 from expound.models import Capture
+from expound.models.checks import weigh_attention
 from expound.objectives import (
     ClusteringConsistencyLoss,
     ComprehensivenessLoss,
@@ -26,7 +27,7 @@ from expound.objectives import (
     TrainingStep,
 )
 from expound.objectives.consistency import align_left, pairwise_kl, pool_hidden_states
-from expound.objectives.criterion import select_top
+from expound.objectives.criterion import OMITTED, select_top
 from expound.training.loop.training_module import TrainingModule
 from small import PAIRS, shared, small
 
@@ -191,6 +192,32 @@ def test_a_mixture_replaces_erased_positions_alone_by_each_reference_or_by_words
             assert kinds or (words == vector).all(1).any()
     # each of the four has 12 of 48 draws, with a standard deviation of 3
     assert min(drawn.values()) >= 3
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_omitted_positions_are_not_seen_and_have_the_slope_of_their_weight(family):
+    model = shared(family)
+    batch = make_labeled_batch(model, families.examples("bert", 1))
+    term = ComprehensivenessLoss(make_explainer(model), perturbation="omit")
+    step = step_of(model, batch, term)
+    keep = torch.ones(batch.attended.shape, dtype=torch.float64)
+    keep[:, [2, 4]] = 0.0
+    keep.requires_grad_()
+    seen = batch.attended.long() * keep.detach().long()
+    positions = model.add_position_ids(batch)
+    removed = model(replace(positions, inputs=positions.inputs | {"attention_mask": seen})).logits
+    found = term._predict(step, keep)
+    effect = (step.outputs.logits - removed).abs().max()
+    assert (found - removed).abs().max() < 5e-4 * effect
+    (slope,) = torch.autograd.grad(found[:, 0].sum(), keep)
+    for column in (2, 3):
+        moved = keep.detach().clamp(min=OMITTED)
+        up, down = moved.clone(), moved.clone()
+        up[:, column] += OMITTED / 2
+        down[:, column] -= OMITTED / 2
+        rise = [model(weigh_attention(model, batch, each)).logits[:, 0] for each in (up, down)]
+        torch.testing.assert_close(slope[:, column], (rise[0] - rise[1]) / OMITTED, rtol=1e-2, atol=1e-6)
+        assert slope[:, column].abs().min() > 1e-7
 
 
 def test_only_the_context_of_a_question_can_be_taken_away():

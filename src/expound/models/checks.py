@@ -118,6 +118,8 @@ def make_readout_weights(model: Any, batch: Batch) -> Tensor:
 
 PADDING = 3
 """Positions of padding that the check adds."""
+MIN_WEIGHT = 1e-9
+"""Weights of attention are at least this large, since their logarithms are added."""
 
 
 def make_pairwise_mask(model: Any, added: Tensor) -> Tensor:
@@ -129,6 +131,30 @@ def make_pairwise_mask(model: Any, added: Tensor) -> Tensor:
     # Models take a mask of pairs as it is, without their own causal mask.
     later = torch.ones(length, length, dtype=torch.bool, device=added.device).triu(1)
     return mask.masked_fill(later, torch.finfo(added.dtype).min)
+
+
+def weigh_attention(model: Any, batch: Batch, keep: Tensor) -> Batch:
+    """Return the batch with the attention to each content position multiplied by `keep` [B, L].
+
+    The position itself still attends to itself. At 0 it has no effect, as if it were removed, while the others keep
+    their numbers.
+
+    Raises:
+        ExpoundError: the model's attention takes no weights per position.
+    """
+    reason = check_pairwise_mask(model, batch)
+    if reason:
+        raise ExpoundError(f"words cannot be omitted for {model.config.model_type}, {reason}: replace them instead")
+    batch = model.add_position_ids(batch)
+    precise = torch.promote_types(model.dtype, torch.float32)
+    seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))
+    lowest = torch.finfo(model.dtype).min
+    # exp(log a + logit) multiplies the attention by a; the clamp keeps the gradient finite at a = 0.
+    bias = make_pairwise_mask(model, torch.where(batch.attended, seen.clamp(min=MIN_WEIGHT).log(), lowest))
+    # A position that no one may attend to would have a softmax over nothing.
+    itself = torch.eye(batch.length, dtype=torch.bool, device=batch.device)
+    bias = torch.where(itself & batch.attended[:, None, :, None], 0.0, bias).to(model.dtype)
+    return replace(batch, inputs=batch.inputs | {"attention_mask": bias})
 
 
 def check_pairwise_mask(model: Any, batch: Batch) -> str:

@@ -17,15 +17,18 @@ from expound.explainers import Explainer, SinglePass
 from expound.explainers.attention.weights import AttentionAll
 from expound.explainers.units import number_units, sum_by_unit
 from expound.models import ExplainedModel
+from expound.models.checks import weigh_attention
 from expound.models.hugging_face import Reference
 from expound.objectives.base import AttributionObjective, Objective, TrainingStep
 
 logger = logging.getLogger(__name__)
 ATTENTION = AttentionAll()
-Replacement = Literal["mask", "pad", "zero", "mixture"]
+Replacement = Literal["mask", "pad", "zero", "mixture", "omit"]
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 REFERENCES: tuple[Reference, ...] = ("mask", "pad", "zero")
 TEMPERATURE = 1.0
+OMITTED = 1e-4
+"""The share of attention that omitted positions keep in training."""
 MIN_RELATIVE_DEVIATION = 1e-6
 """Standard deviations below this multiple of the mean are rounding errors of equal scores."""
 
@@ -75,9 +78,10 @@ class ErasureCriterion(Criterion):
         explainer: see `Criterion`, as `weight` and `lr_multiplier`.
         fractions: the values of k, fractions of the erasable positions.
         sample_fractions: whether a training step draws one of them for each example.
-        perturbation: the embedding of erased positions: of the `mask` token, of `pad`, or a `zero` vector (IvRA's
+        perturbation: what erased positions get: the embedding of the `mask` token, of `pad`, or a `zero` vector (IvRA's
             baseline); `mixture` draws one of these or words of the batch for each example, so that no single sign tells
-            the model that something was erased.
+            the model that something was erased. `omit` replaces nothing: no other position attends to an erased one,
+            as if it were removed, except that positions keep their numbers.
         detach_clean: whether the prediction on the whole input is a constant, so that a criterion cannot be met by
             making it worse.
         temperature: how far from the border between top and rest scores have a gradient, see `select_top`.
@@ -126,9 +130,7 @@ class ErasureCriterion(Criterion):
         for fractions in self._iterate_fractions(step):
             top = self._select_units(scores, number, fractions)
             keep = torch.where(erasable, self.keep_positions(top), 1.0)
-            # eq. 8 and 9, on word embeddings: the attention mask and the positions stay those of the whole input
-            embeddings = self._blend(step, keep)
-            losses.append(self.compute_losses(step, step.model(step.batch, embeddings).logits, clean_logits))
+            losses.append(self.compute_losses(step, self._predict(step, keep), clean_logits))
         return (torch.stack(losses).mean(0) * erasable.any(1)).mean()
 
     def _select_units(self, scores: Tensor, number: Tensor, fractions: Tensor) -> Tensor:
@@ -139,6 +141,19 @@ class ErasureCriterion(Criterion):
         exists = torch.arange(of_units.shape[1], device=number.device) <= number.amax(1, keepdim=True)
         top = select_top(of_units, exists, fractions, self.temperature)
         return top.gather(1, number.clamp(min=0))
+
+    def _predict(self, step: TrainingStep, keep: Tensor) -> Tensor:
+        """Return the logits for the input without erased positions, for keep [B, L] from 0 to 1."""
+        model, batch = step.model, step.batch
+        embeddings = None
+        if self.perturbation == "omit":
+            # The logarithm of a weight has no derivative at 0.
+            batch = weigh_attention(model, batch, keep + (keep.clamp(min=OMITTED) - keep).detach())
+        else:
+            # eq. 8 and 9, on word embeddings: the attention mask and the positions stay those of the whole input
+            embeddings = self._blend(step, keep)
+        logits: Tensor = model(batch, embeddings).logits
+        return logits
 
     def _blend(self, step: TrainingStep, keep: Tensor) -> Tensor:
         """Return the embeddings [B, L, d] with those of erased positions replaced, for keep [B, L] from 0 to 1."""

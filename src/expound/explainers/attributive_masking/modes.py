@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -13,11 +12,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from expound.data.registry import check_choices
 from expound.errors import ExpoundError
 from expound.models import Batch, ExplainedModel, Outputs
-from expound.models.checks import check_pairwise_mask, make_pairwise_mask
+from expound.models.checks import check_pairwise_mask, weigh_attention
 from expound.models.loading.adapters import read_config
 
 Mode = Literal["mask", "random", "predicted", "learned", "omit"]
-MIN_WEIGHT = 1e-9
 
 
 class SoftMasking(nn.Module):
@@ -75,7 +73,7 @@ class SoftMasking(nn.Module):
     def logits(self, model: ExplainedModel, batch: Batch, keep: Tensor, reference: Tensor | None) -> Tensor:
         """Return the model's logits [B, C] under a soft mask, `keep` [B, L] in [0, 1]."""
         if reference is None:
-            outputs: Outputs = model(_weigh_attention(model, batch, keep))
+            outputs: Outputs = model(weigh_attention(model, batch, keep))
             return outputs.logits
         embeddings = model.embed(batch)
         # On word embeddings: the model adds positions and token types itself, once.
@@ -122,22 +120,3 @@ def _load_predictor(name: str, device: str) -> tuple[Any, int]:
 def choose_mode(model: ExplainedModel, batch: Batch) -> Mode:
     """Return the default mode: `omit`, or `mask` for models whose attention accepts no weights."""
     return "mask" if check_pairwise_mask(model, batch) else "omit"
-
-
-def _weigh_attention(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
-    """Return the batch with attention to each content position multiplied by `keep`, except by the position itself."""
-    reason = check_pairwise_mask(model, batch)
-    if reason:
-        raise ExpoundError(
-            f"omission cannot be trained for {model.config.model_type}, {reason}: use another masking mode"
-        )
-    batch = model.add_position_ids(batch)
-    precise = torch.promote_types(model.dtype, torch.float32)
-    seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))
-    lowest = torch.finfo(model.dtype).min
-    # exp(log a + logit) multiplies the attention by a; the clamp keeps the gradient finite at a = 0.
-    bias = make_pairwise_mask(model, torch.where(batch.attended, seen.clamp(min=MIN_WEIGHT).log(), lowest))
-    # A position that no one may attend to would have a softmax over nothing.
-    itself = torch.eye(batch.length, dtype=torch.bool, device=batch.device)
-    bias = torch.where(itself & batch.attended[:, None, :, None], 0.0, bias).to(model.dtype)
-    return replace(batch, inputs=batch.inputs | {"attention_mask": bias})
