@@ -158,6 +158,7 @@ class ErasureCriterion(Criterion):
     def _blend(self, step: TrainingStep, keep: Tensor) -> Tensor:
         """Return the embeddings [B, L, d] with those of erased positions replaced, for keep [B, L] from 0 to 1."""
         model, batch = step.model, step.batch
+        assert self.perturbation != "omit"
         if self.perturbation != "mixture":
             return model.blend(batch, keep, self.perturbation)
         generator = step.generator(f"replacements of {self.name}")
