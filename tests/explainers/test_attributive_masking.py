@@ -498,7 +498,9 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
         AttributiveMasking.for_model(model, mode="predicted")
     local = shared("modernbert")
     batch = local.encode(TEXTS)
-    with pytest.raises(ExpoundError, match=r"words cannot be omitted for modernbert, whose attention .* windows"):
+    with pytest.raises(
+        ExpoundError, match=r"attention to words cannot be weighed for modernbert, whose attention .* windows"
+    ):
         SoftMasking("omit").logits(local, batch, batch.content.double(), None)
     with pytest.raises(ExpoundError, match="one above"):
         MaskWeights(0.0, 0.0, 0.0)

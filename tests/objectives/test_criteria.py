@@ -27,7 +27,7 @@ from expound.objectives import (
     TrainingStep,
 )
 from expound.objectives.consistency import align_left, pairwise_kl, pool_hidden_states
-from expound.objectives.criterion import OMITTED, select_top
+from expound.objectives.criterion import LEAST_ATTENTION, select_top
 from expound.training.loop.training_module import TrainingModule
 from small import PAIRS, shared, small
 
@@ -195,10 +195,10 @@ def test_a_mixture_replaces_erased_positions_alone_by_each_reference_or_by_words
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
-def test_omitted_positions_are_not_seen_and_have_the_slope_of_their_weight(family):
+def test_positions_that_are_not_attended_to_have_the_slope_of_their_weight(family):
     model = shared(family)
     batch = make_labeled_batch(model, families.examples("bert", 1))
-    term = ComprehensivenessLoss(make_explainer(model), perturbation="omit")
+    term = ComprehensivenessLoss(make_explainer(model), perturbation="attend")
     step = step_of(model, batch, term)
     keep = torch.ones(batch.attended.shape, dtype=torch.float64)
     keep[:, [2, 4]] = 0.0
@@ -210,8 +210,8 @@ def test_omitted_positions_are_not_seen_and_have_the_slope_of_their_weight(famil
     effect = (step.outputs.logits - removed).abs().max()
     assert (found - removed).abs().max() < 5e-4 * effect
     (slope,) = torch.autograd.grad(found[:, 0].sum(), keep)
-    for column, size in ((2, OMITTED / 2), (3, 0.01)):
-        moved = keep.detach().clamp(min=OMITTED)
+    for column, size in ((2, LEAST_ATTENTION / 2), (3, 0.01)):
+        moved = keep.detach().clamp(min=LEAST_ATTENTION)
         change = torch.zeros_like(moved)
         change[:, column] = size
         up, down = (

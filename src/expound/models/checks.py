@@ -144,7 +144,9 @@ def weigh_attention(model: Any, batch: Batch, keep: Tensor) -> Batch:
     """
     reason = check_pairwise_mask(model, batch)
     if reason:
-        raise ExpoundError(f"words cannot be omitted for {model.config.model_type}, {reason}: replace them instead")
+        raise ExpoundError(
+            f"attention to words cannot be weighed for {model.config.model_type}, {reason}: replace them instead"
+        )
     batch = model.add_position_ids(batch)
     precise = torch.promote_types(model.dtype, torch.float32)
     seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))

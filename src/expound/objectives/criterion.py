@@ -23,12 +23,12 @@ from expound.objectives.base import AttributionObjective, Objective, TrainingSte
 
 logger = logging.getLogger(__name__)
 ATTENTION = AttentionAll()
-Replacement = Literal["mask", "pad", "zero", "mixture", "omit"]
+Replacement = Literal["mask", "pad", "zero", "mixture", "attend"]
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 REFERENCES: tuple[Reference, ...] = ("mask", "pad", "zero")
 TEMPERATURE = 1.0
-OMITTED = 1e-4
-"""The share of attention that omitted positions keep in training."""
+LEAST_ATTENTION = 1e-4
+"""By what attention to erased positions is multiplied in training with perturbation=attend, so that it has a slope."""
 MIN_RELATIVE_DEVIATION = 1e-6
 """Standard deviations below this multiple of the mean are rounding errors of equal scores."""
 
@@ -80,8 +80,8 @@ class ErasureCriterion(Criterion):
         sample_fractions: whether a training step draws one of them for each example.
         perturbation: what erased positions get: the embedding of the `mask` token, of `pad`, or a `zero` vector (IvRA's
             baseline); `mixture` draws one of these or words of the batch for each example, so that no single sign tells
-            the model that something was erased. `omit` replaces nothing: no other position attends to an erased one,
-            as if it were removed, except that positions keep their numbers.
+            the model that something was erased. `attend` replaces nothing: no other position attends to an erased
+            one, as if it were removed, except that the others keep their numbers.
         detach_clean: whether the prediction on the whole input is a constant, so that a criterion cannot be met by
             making it worse.
         temperature: how far from the border between top and rest scores have a gradient, see `select_top`.
@@ -146,9 +146,9 @@ class ErasureCriterion(Criterion):
         """Return the logits for the input without erased positions, for keep [B, L] from 0 to 1."""
         model, batch = step.model, step.batch
         embeddings = None
-        if self.perturbation == "omit":
+        if self.perturbation == "attend":
             # The logarithm of a weight has no derivative at 0.
-            batch = weigh_attention(model, batch, keep + (keep.clamp(min=OMITTED) - keep).detach())
+            batch = weigh_attention(model, batch, keep + (keep.clamp(min=LEAST_ATTENTION) - keep).detach())
         else:
             # eq. 8 and 9, on word embeddings: the attention mask and the positions stay those of the whole input
             embeddings = self._blend(step, keep)
@@ -158,7 +158,7 @@ class ErasureCriterion(Criterion):
     def _blend(self, step: TrainingStep, keep: Tensor) -> Tensor:
         """Return the embeddings [B, L, d] with those of erased positions replaced, for keep [B, L] from 0 to 1."""
         model, batch = step.model, step.batch
-        assert self.perturbation != "omit"
+        assert self.perturbation != "attend"
         if self.perturbation != "mixture":
             return model.blend(batch, keep, self.perturbation)
         generator = step.generator(f"replacements of {self.name}")

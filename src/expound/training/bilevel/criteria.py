@@ -306,7 +306,7 @@ class CriterionModule(TrainingModule):
         self, criterion: ComprehensivenessLoss, data: Dataset, batch_size: int
     ) -> dict[str, float]:
         """Return the comprehensiveness of random scores by the criterion's replacement, and by removal."""
-        replacement = {"mixture": "mask", "omit": "remove"}.get(criterion.perturbation, criterion.perturbation)
+        replacement = "mask" if criterion.perturbation == "mixture" else criterion.perturbation
         batches = list(self._batches(sample_evenly(data, CONTROL_ROWS), batch_size))
         figures = {}
         for name, perturbation in (("replaced", replacement), ("removed", "remove")):
