@@ -27,8 +27,9 @@ Replacement = Literal["mask", "pad", "zero", "mixture", "attend"]
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 REFERENCES: tuple[Reference, ...] = ("mask", "pad", "zero")
 TEMPERATURE = 1.0
-LEAST_ATTENTION = 1e-4
-"""By what attention to erased positions is multiplied in training with perturbation=attend, so that it has a slope."""
+LEAST_ATTENTION = 0.02
+"""By what perturbation=attend multiplies attention to erased positions: with smaller numbers the slopes of few words,
+up to their inverse, drown all others."""
 MIN_RELATIVE_DEVIATION = 1e-6
 """Standard deviations below this multiple of the mean are rounding errors of equal scores."""
 
@@ -80,8 +81,8 @@ class ErasureCriterion(Criterion):
         sample_fractions: whether a training step draws one of them for each example.
         perturbation: what erased positions get: the embedding of the `mask` token, of `pad`, or a `zero` vector (IvRA's
             baseline); `mixture` draws one of these or words of the batch for each example, so that no single sign tells
-            the model that something was erased. `attend` replaces nothing: no other position attends to an erased
-            one, as if it were removed, except that the others keep their numbers.
+            the model that something was erased. `attend` replaces nothing: other positions give an erased one a
+            fiftieth of their attention, nearly as if it were removed, and keep their numbers.
         detach_clean: whether the prediction on the whole input is a constant, so that a criterion cannot be met by
             making it worse.
         temperature: how far from the border between top and rest scores have a gradient, see `select_top`.
