@@ -60,8 +60,6 @@ NO_LORA = {"at2": "fits coefficients, no weights"}
 CONTROLS: dict[str, list[str]] = {
     "er_joint": [], "er_constrained": [], "rrr": [], "regex": [], "extractor": [],
     "ivra": ["--criteria", "comprehensiveness"], "ivra sufficiency": ["--criteria", "sufficiency"], "aml": [],
-    "ivra attend": ["--criteria", "comprehensiveness?perturbation=attend"],
-    "ivra attend sufficiency": ["--criteria", "sufficiency?perturbation=attend"],
 }  # fmt: skip
 # 200 reviews teach a model that is only pretrained no task, so that there is nothing to select or to rely on.
 FINE_TUNED = {"sst": {"ivra", "aml"}, "reviews": {"ivra", "aml", "regex", "extractor"}}

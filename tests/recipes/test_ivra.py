@@ -75,7 +75,7 @@ def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_i
     own = f"student={tmp_path}&student_weight=7&student_optimizer=adamw&student_learning_rate=1e-4"
     recipe = RECIPES["ivra"](f"sufficiency?unit=word,simulatability?{own}", special_tokens=special_tokens)
     _, term, removal = recipe.build_objectives(make_model(), load_generated(), seed=0)
-    assert (removal.unit, removal.perturbation) == ("word", "mask")
+    assert (removal.unit, removal.perturbation) == ("word", "attend")
     student = term.student.network
     assert (student.weight, term.student.kind, term.student_learning_rate) == (7.0, "adamw", 1e-4)
     assert term.explainer.special_tokens == student.explainer.special_tokens == special_tokens
@@ -85,6 +85,23 @@ def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_i
     assert (
         recipe.build_objectives(make_model(), load_generated(), seed=0)[1].params["student"] != term.params["student"]
     )
+
+
+def test_words_are_hardly_attended_to_where_the_models_attention_takes_weights(caplog):
+    def choose(family, criteria="sufficiency", preset=None, **params):
+        model = ExplainedModel(tiny(family), processor(family))
+        made = expound.recipe("ivra", preset=preset, criteria=criteria, **params)
+        return [term.perturbation for term in made.build_objectives(model, load_generated(), seed=0)[1:]]
+
+    assert choose("bert") == choose("llama") == ["attend"]
+    assert choose("bert", preset="paper") == ["mask"]
+    named = "comprehensiveness?perturbation=pad,sufficiency"
+    assert choose("bert", named) == ["pad", "attend"]
+    assert choose("bert", named, perturbation="zero") == ["pad", "zero"]
+    assert choose("bert", [SufficiencyLoss()]) == ["mask"]
+    assert not caplog.text
+    assert choose("modernbert") == ["mask"]
+    assert "words are replaced by [MASK] in training, for a model whose attention" in caplog.text
 
 
 def test_softmax_as_printed_is_calibrated_on_training_data():

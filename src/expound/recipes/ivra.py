@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from expound.errors import ExpoundError, check_choice
 from expound.explainers.learned.interpretable_attention import InterpretableAttention, Mix
 from expound.explainers.learned.learned_attention import Norm
 from expound.models import ExplainedModel
+from expound.models.checks import check_pairwise_mask
 from expound.objectives import (
     ClusteringConsistencyLoss,
     ComprehensivenessLoss,
@@ -24,14 +26,17 @@ from expound.objectives import (
     RankConsistencyLoss,
     SufficiencyLoss,
 )
+from expound.objectives.criterion import ErasureCriterion, Replacement
 from expound.recipes.base import Effect, Recipe
 from expound.training import CriterionModule, RunOptions, Simulatability, TrainResult
 from expound.training.bilevel.criteria import CRITERION_METRICS
+from expound.training.loop.data import sort_longest_first, text_lengths
 from expound.training.loop.lora import adapt_like, share_frozen_weights
 from expound.training.loop.starting_model import Source, load_starting_model
 
+logger = logging.getLogger(__name__)
 CALIBRATION_ROWS = 64
-PAPER = {"normalizer": "sparsemax", "lr_multiplier": 1.0, "calibrate": False}
+PAPER = {"normalizer": "sparsemax", "lr_multiplier": 1.0, "calibrate": False, "perturbation": "mask"}
 
 
 class CriterionValues(NamedTuple):
@@ -60,8 +65,8 @@ DEPARTURES = (
     " (literal), or over positions with a mean over heads and layers (per_head). Softmax is applied to the coefficients"
     " instead, or to a grid scaled to standard deviation 1: without scaling (calibrate) its explanations are nearly"
     " uniform.",
-    "In training what is taken away is replaced by other embeddings, with a straight-through gradient; one of the five"
-    " shares is drawn for each example and step. Metrics delete.",
+    "In training what is taken away gets a fiftieth of the attention, or another embedding, with a straight-through"
+    " gradient; one of the five shares is drawn for each example and step. Metrics delete.",
     "The clean prediction (of sufficiency) and the distances of hidden states are held still.",
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
     "The student of simulatability sees the model's training data: half of the examples to learn, the others, in every"
@@ -81,12 +86,17 @@ class IvraRecipe(Recipe):
         attention: parameters of `InterpretableAttention`.
         calibrate: whether grids of the normalizer softmax are scaled to standard deviation 1.
         train_model: whether the model is trained together with the attention's coefficients.
+        perturbation: what is done to words that are taken away, of the criteria in `without_perturbation`; None:
+            `attend`, or `mask` if the model's attention takes no weights.
+        without_perturbation: names of the criteria that do not say it themselves.
     """
 
     criteria: Sequence[Criterion]
     attention: Mapping[str, Any]
     calibrate: bool = True
     train_model: bool = True
+    perturbation: Replacement | None = None
+    without_perturbation: Sequence[str] = ()
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Train the model together with the coefficients of its attention."""
@@ -110,9 +120,30 @@ class IvraRecipe(Recipe):
             if hasattr(model.model, "peft_config"):
                 raise ExpoundError("adapters train the model: leave lora_rank out, or train_model on")
             model.requires_grad_(False)
-        criteria = [replace(each, explainer=explainer) for each in given]
+        criteria = [replace(each, explainer=explainer) for each in self._take_words_away(given, model, train)]
         # L = CE + Σ_c L_c (§3.5); the fixed model needs no cross-entropy
         return (*self.objectives, *criteria) if self.train_model else criteria
+
+    def _take_words_away(
+        self, criteria: Sequence[Criterion], model: ExplainedModel, train: Dataset
+    ) -> Sequence[Criterion]:
+        """Return the criteria with what is done to words that are taken away."""
+        if not self.without_perturbation or model.modality != "text":
+            return criteria
+        how = self.perturbation
+        if how is None:
+            # A mask replaces the windows of local attention, of which short texts have one.
+            longest = model.encode([train[sort_longest_first(text_lengths(train))[0]]])
+            reason = check_pairwise_mask(model, longest)
+            how = "mask" if reason else "attend"
+            if reason:
+                logger.warning("words are replaced by [MASK] in training, for a model %s", reason)
+        return [
+            replace(each, perturbation=how)
+            if isinstance(each, ErasureCriterion) and each.name in self.without_perturbation
+            else each
+            for each in criteria
+        ]
 
     def _add_student(self, criterion: Criterion, model: ExplainedModel, train: Dataset, seed: int) -> Criterion:
         """Return the criterion, simulatability with a student that was loaded for the model."""
@@ -166,6 +197,11 @@ def ivra(
         " with 1, hundreds of steps leave them where they were.",
     ] = 100.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
+    perturbation: Annotated[
+        Replacement | None,
+        "What words that are taken away get: little attention (attend), or the embedding of [MASK] or another. Default:"
+        " attend, or mask for a model whose attention takes no weights; criteria can name their own.",
+    ] = None,
 ) -> Recipe:
     """Train a fine-tuned model together with an attention that explains it (IvRA).
 
@@ -224,6 +260,8 @@ def ivra(
         },
         calibrate=calibrate,
         train_model=train_model,
+        perturbation=perturbation,
+        without_perturbation=list_without_perturbation(criteria),
         arguments={**arguments, "learning_rate": 3e-5, "num_train_epochs": 2, "per_device_train_batch_size": 16},
         paper_arguments=arguments,
         effect=effect,
@@ -244,6 +282,20 @@ def parse_criteria(criteria: str | Sequence[Criterion]) -> list[Criterion]:
             raise ExpoundError("simulatability needs the pretrained model of a student: simulatability?student=MODEL")
         found[criterion.name] = criterion
     return [found[name] for name in CRITERIA if name in found]
+
+
+def list_without_perturbation(criteria: str | Sequence[Criterion]) -> list[str]:
+    """Return the names of the specs of criteria that take words away and do not say how; objects say it."""
+    specs = [
+        parse_spec(each)
+        for each in (split_ids(criteria) if isinstance(criteria, str) else criteria)
+        if isinstance(each, str)
+    ]
+    return [
+        name
+        for name, given in specs
+        if issubclass(CRITERIA[name].kind, ErasureCriterion) and "perturbation" not in given
+    ]
 
 
 def _make_criterion(spec: str) -> Criterion:

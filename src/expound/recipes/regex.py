@@ -79,8 +79,9 @@ def regex(
     the worst small perturbation, and the distance of attention from a teacher's attribution of the gold label, with
     and without the least important words. In short runs attention becomes more sufficient, and not more comprehensive:
     on 1,000 sentences of SST, AOPC .07 against .22, and .23 against .24 (three seeds; lower sufficiency is better).
-    Long texts were not measured: an epoch of 200 film reviews of 512 tokens takes more than ten minutes of one core;
-    --batch-fraction computes the terms on a part of each batch.
+    On 200 film reviews of 512 tokens two epochs are too few to tell: with a model that knows the task, -.01 against
+    .00 of 50 reviews (a difference of -.02, from -.06 to +.03), at an accuracy of .92 against .82; a model that is
+    only pretrained learns no task from them. --batch-fraction computes the terms on a part of each batch.
 
     Example: expound train regex --model bert-base-uncased --data sst:data/sst
     --output-dir runs/regex

@@ -22,6 +22,7 @@ EXPLAINING = ("aml",)
 ADDED: Mapping[str, Mapping[str, Any]] = {
     "recipe": {"head_lr_multiplier": 1, "head_dropout": None},
     "aml": {"sparsity_warmup": 0},
+    "ivra": {"perturbation": "mask"},
     "lime": {"num_features": None},
 }
 """Parameters that recipes (all, or one), methods and metrics got after cells were finished, by id, with the value that

@@ -195,7 +195,7 @@ def train_with_defaults(setup: Setup, data: list[Training], factor: int, perturb
     criterion = "COMP" if perturbation == "mask" else f"comprehensiveness?perturbation={perturbation}"
     return setup.train(
         f"COMP, {factor}, {perturbation}", criterion, {}, data=data, normalizer="softmax", lr_multiplier=factor,
-        arguments=setup.steps(200, per_device_train_batch_size=8),
+        perturbation="mask", arguments=setup.steps(200, per_device_train_batch_size=8),
     )  # fmt: skip
 
 

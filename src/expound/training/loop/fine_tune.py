@@ -243,7 +243,7 @@ def find_idle_terms(history: Sequence[Mapping[str, Any]], objectives: Sequence[O
             yield (
                 f"the model loses its prediction at any word that is replaced: random scores have comprehensiveness "
                 f"{replaced:.2f} by replacement, {removed:.2f} by removal. Judge explanations by removal, and train "
-                "with comprehensiveness?perturbation=attend or mixture, or for fewer steps"
+                "with --perturbation attend or mixture, or fewer steps"
             )
     constant = _mean_logged(history, "eval_constant_explanations")
     if constant is not None and constant > IDLE_EXPLANATIONS:
