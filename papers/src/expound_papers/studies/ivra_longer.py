@@ -204,7 +204,7 @@ def ivra_multiplier(study: Study) -> None:
     """IvRA with its defaults: how far coefficients move, what that gains, and whether the model learns a shortcut.
 
     Not a table of the paper. The multiplier of the coefficients' learning rate is 1, 100 (the default) or 300; words
-    are replaced by [MASK] (the default) or by a mixture, or hardly attended to.
+    are replaced by [MASK] or by a mixture, or get little attention (the default).
     """
     # Claims, stated before the runs, with the numbers of the results page: with the default, some coefficient moves by
     # more than .1 (21a); by deletion, trained attention is more comprehensive than equal coefficients on the same model
