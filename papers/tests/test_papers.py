@@ -28,7 +28,6 @@ OURS = {
     "er-fresh",
     "er-rrr",
     "ivra-adapter-rates",
-    "ivra-cost",
     "ivra-decoder",
     "ivra-defaults-sentences",
     "ivra-entailment-seeds",
