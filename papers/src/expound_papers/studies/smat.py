@@ -52,7 +52,6 @@ class Task:
     of_smat: Mapping[str, Any] = field(default_factory=dict)
     steps: int | None = None
     gradient_seeds: Sequence[int] | None = None
-    attention_seeds: Sequence[int] | None = None
     runs: dict[str, Runs] = field(default_factory=dict)
 
     def train(self, *names: str, pool: str | None = None) -> list[Runs]:
@@ -73,8 +72,6 @@ class Task:
         """Train students on each pool, or on one."""
         pools = [each for each in self.pools if pool in (None, each.name)]
         seeds = self.gradient_seeds if "Grad" in name else None
-        if name.startswith("Attention (") and name != LEARNED:
-            seeds = self.attention_seeds
         self.runs[name] = self.study.train(
             name, "smat", pools, self.model, start=self.start, seeds=seeds, arguments=self.arguments,
             patience=self.patience, teacher=self.teacher, **parameters,
