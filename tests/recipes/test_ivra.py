@@ -88,10 +88,11 @@ def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_i
 
 
 def test_words_are_hardly_attended_to_where_the_models_attention_takes_weights(caplog):
-    def choose(family, criteria="sufficiency", preset=None, **params):
-        model = ExplainedModel(tiny(family), processor(family))
+    def choose(family, criteria="sufficiency", preset=None, head="SequenceClassification", **params):
+        model = ExplainedModel(tiny(family, head), processor(family))
         made = expound.recipe("ivra", preset=preset, criteria=criteria, **params)
-        return [term.perturbation for term in made.build_objectives(model, load_generated(), seed=0)[1:]]
+        rows = expound.load_data("generated?task=pairs&size=8", "train")
+        return [term.perturbation for term in made.build_objectives(model, rows, seed=0)[1:]]
 
     assert choose("bert") == choose("llama") == ["attend"]
     assert choose("bert", preset="paper") == ["mask"]
@@ -102,6 +103,7 @@ def test_words_are_hardly_attended_to_where_the_models_attention_takes_weights(c
     assert not caplog.text
     assert choose("modernbert") == ["mask"]
     assert "words are replaced by [MASK] in training, for a model whose attention" in caplog.text
+    assert choose("bert", head="QuestionAnswering") == ["mask"]
 
 
 def test_softmax_as_printed_is_calibrated_on_training_data():
