@@ -24,7 +24,6 @@ OURS = {
     "cite-language-model",
     "defaults",
     "er-constrained",
-    "er-f1",
     "er-fresh",
     "er-rrr",
     "ivra-adapter-rates",
