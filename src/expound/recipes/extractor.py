@@ -41,7 +41,8 @@ def extractor(
     probabilities of selection. Gates learn slowly: after the default steps on 1,000 sentences of SST, the model was
     right on .75 of 300 others from a fifth of the words, on .68 from random words, on .83 from words by decompx_linear
     and on .83 from all words (one seed). Hardkuma gates selected no better than random ones. Two epochs of
-    200 film reviews of 512 tokens teach a model that is only pretrained neither the task nor a selection.
+    200 film reviews of 512 tokens teach no selection, not even a model that knows the task: words that it selects have
+    a sufficiency of .31, random ones .21 (lower is better).
 
     Example: expound train extractor --model bert-base-uncased --data sst:data/sst --output-dir runs/extractor
     """
