@@ -120,14 +120,14 @@ class IvraRecipe(Recipe):
             if hasattr(model.model, "peft_config"):
                 raise ExpoundError("adapters train the model: leave lora_rank out, or train_model on")
             model.requires_grad_(False)
-        criteria = [replace(each, explainer=explainer) for each in self._take_words_away(given, model, train)]
+        criteria = [replace(each, explainer=explainer) for each in self._set_perturbation(given, model, train)]
         # L = CE + Σ_c L_c (§3.5); the fixed model needs no cross-entropy
         return (*self.objectives, *criteria) if self.train_model else criteria
 
-    def _take_words_away(
+    def _set_perturbation(
         self, criteria: Sequence[Criterion], model: ExplainedModel, train: Dataset
     ) -> Sequence[Criterion]:
-        """Return the criteria with what is done to words that are taken away."""
+        """Return the criteria, with a perturbation for those that name none."""
         if not self.without_perturbation or model.modality != "text":
             return criteria
         how = self.perturbation
