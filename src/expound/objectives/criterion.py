@@ -81,8 +81,8 @@ class ErasureCriterion(Criterion):
         sample_fractions: whether a training step draws one of them for each example.
         perturbation: what erased positions get: the embedding of the `mask` token, of `pad`, or a `zero` vector (IvRA's
             baseline); `mixture` draws one of these or words of the batch for each example, so that no single sign tells
-            the model that something was erased. `attend` replaces nothing: other positions give an erased one a
-            fiftieth of their attention, nearly as if it were removed, and keep their numbers.
+            the model that something was erased. With `attend` the embedding stays, but other positions multiply
+            their attention to it by 1/50, nearly as if it were removed; positions keep their numbers.
         detach_clean: whether the prediction on the whole input is a constant, so that a criterion cannot be met by
             making it worse.
         temperature: how far from the border between top and rest scores have a gradient, see `select_top`.

@@ -37,7 +37,7 @@ def er_joint(
     with --search weight=0.3,1,3 keep the best. On 300 sentences of SST, the default raises the AUC of attention
     from .63 to .80 at the accuracy of the control (one seed), on 200 film reviews of 512 tokens from .43 to .86. The
     loss of a text is from 0 to 2 at any length; the mean over positions of --scale position falls as 2 / length, and
-    moves nothing on texts of hundreds of tokens.
+    has no effect on texts of hundreds of tokens.
 
     Example: expound train er_joint --explainer attention_last --control --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er

@@ -276,7 +276,7 @@ def train_masking(
         The run; its `model` is the explained model.
 
     Raises:
-        ExpoundError: masks that keep nothing or everything, see `MaskingModule`; unusable data, arguments or folder.
+        ExpoundError: masks that keep no token or all, see `MaskingModule`; unusable data, arguments or folder.
     """
     options = RunOptions.with_overrides(options, overrides)
     if options.max_length not in (None, model.max_length):

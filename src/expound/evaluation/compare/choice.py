@@ -61,7 +61,7 @@ OTHER_REMOVAL = "aopc_comprehensiveness?perturbation=mask"
 def list_native_methods(*, black_box: bool = False) -> list[str]:
     """Return the ids of all methods that need only the model: neither training nor a prompt.
 
-    `black_box`: only those that need nothing but its answers.
+    `black_box`: only those that need its answers alone.
     """
     names = []
     for name, card in EXPLAINERS.cards(MethodCard).items():
