@@ -26,9 +26,8 @@ def aml_table_2(study: Study) -> None:
     examples = {"negative": "dull , slow and far too long .", "positive": "a gripping film , and very well acted ."}
     template = "".join(f"Review: {text}\nSentiment: {label}\n\n" for label, text in examples.items())
     prompt = Prompt(template + "Review: {text}\nSentiment:", {"negative": " negative", "positive": " positive"})
-    # Two masking models were added for claims 8a and 8b of the results page, when the figures of the first were known.
-    decoder, study.seeds = Model("decoder", chat, max_length=256, prompt=prompt), [42, 43, 44]
-    setup.f = study.train("F", None, setup.trainings, decoder, seeds=[42])
+    decoder, study.seeds = Model("decoder", chat, max_length=256, prompt=prompt), [42]
+    setup.f = study.train("F", None, setup.trainings, decoder)
     (masks,) = setup.train_masks(
         "A-C", model=decoder, backbone=Model("encoder G", MINILM), masking="mask", sparsity_warmup=30, train_rows=240,
         dev_rows=40, arguments=aml.SHORT, **aml.WEIGHTS,
