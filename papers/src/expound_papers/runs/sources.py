@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,13 +51,6 @@ def load_dataset(part: Mapping[str, Any]) -> Dataset:
     Raises:
         ExpoundError: fewer rows are left than `rows` takes; or as `load_data`.
     """
-    return _load_dataset(json.dumps(part, sort_keys=True))
-
-
-# A worker's runs share few datasets, and reading SST's trees takes as long as judging some of them.
-@lru_cache(maxsize=8)
-def _load_dataset(resolved_part: str) -> Dataset:
-    part = json.loads(resolved_part)
     data = load_data(part["spec"], part["split"], seed=part["seed"], **part["options"])
     if part.get("rationales"):
         data = selection.select_marked(data)
@@ -68,7 +61,8 @@ def _load_dataset(resolved_part: str) -> Dataset:
         ((unit, length),) = longest.items()
         data = selection.select_short(data, length, counted or UNITS[unit])
     if part.get("exclude"):
-        data = exclude_examples(data, *map(load_dataset, part["exclude"]))
+        excluded = [_load_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"]]
+        data = exclude_examples(data, *excluded)
     # `rows` and `limit` take from one permutation, so that [0, N] is the sample that a limit of N draws.
     order = np.random.default_rng(part["seed"]).permutation(len(data))
     if part["limit"] is not None and part["limit"] < len(data):
@@ -81,6 +75,11 @@ def _load_dataset(resolved_part: str) -> Dataset:
     if "rows" not in part:
         return data
     return data.select(sorted(order[start:end].tolist()))
+
+
+@cache
+def _load_excluded(resolved_part: str) -> Dataset:
+    return load_dataset(json.loads(resolved_part))
 
 
 @cache
