@@ -73,11 +73,8 @@ def smat_attention(study: Study) -> None:
     """Learning to Scaffold, Table 1: attention of all layers and of the last one, with ten seeds."""
     # For claim 8 of the results page, which the five seeds of Table 1 leave undecided. Planned when their figures were
     # known, and before any of the others.
-    task, rows = (
-        begin_text(study, smat.SEEDS + smat.OTHER_SEEDS[:5]),
-        ["Attention (all layers)", "Attention (last layer)"],
-    )
-    task.examine(*rows)
+    task = begin_text(study, smat.SEEDS + smat.OTHER_SEEDS[:5])
+    task.examine("Attention (all layers)", "Attention (last layer)")
     task.add_table("attention", "Simulatability (accuracy, %) of static attention, ten seeds")
 
 
