@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import expound
 from expound.errors import ExpoundError
-from expound.models.checks import find_readout
+from expound.models.checks import check_attention, find_readout
 from expound.models.hugging_face import Probe, find_failure
 from families import examples, processor, tiny
 from small import small
@@ -85,6 +86,21 @@ def test_a_check_runs_once_and_leaves_the_model_as_it_was():
         assert len(passes) == expected
     hook.remove()
     assert all(weight.requires_grad and weight.grad is None for weight in model.model.parameters())
+
+
+@pytest.mark.parametrize("factor", [1, 0])
+def test_rounding_of_a_deep_model_is_told_from_another_attention(factor, monkeypatch):
+    plain = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    monkeypatch.setitem(
+        ALL_ATTENTION_FUNCTIONS, "sdpa", lambda module, query, *rest, **how: plain(module, query * factor, *rest, **how)
+    )
+    model = expound.load(tiny("llama", seed=1, dtype=torch.bfloat16, num_hidden_layers=12), processor("llama"))
+    # Of sixty random texts, four whose predictions are rounded by more than the tolerance.
+    texts = ["film not very plot the dull small very", "the and small its", "and good film dull bad"]
+    texts.append("bad not small and town river town its")
+    with torch.no_grad():
+        refused = {bool(check_attention(model, Probe(model, model.encode([text])))) for text in texts}
+    assert refused == {factor == 0}
 
 
 def test_the_report_says_what_is_exact_and_what_is_refused():
