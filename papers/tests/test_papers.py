@@ -37,6 +37,7 @@ OURS = {
     "ivra-longer-consistency",
     "ivra-longer-entailment",
     "ivra-longer-questions",
+    "ivra-longer-sufficiency",
     "ivra-losses",
     "ivra-margins",
     "ivra-multiplier",
