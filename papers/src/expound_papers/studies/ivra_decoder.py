@@ -24,7 +24,7 @@ def ivra_decoder(study: Study) -> None:
     setup = Setup(study, TASKS[:1], model=Model("decoder", source, max_length=256 if study.is_small else 384))
     if study.is_small:
         study.seeds = 6
-    arguments = setup.steps(24, learning_rate=3e-4)
+    arguments = setup.steps(24, learning_rate=3e-4, bf16=False)
     data = [*setup.trainings.values()]
     control = study.train("Control", "lora", data, setup.model, start=setup.fine, arguments=arguments)
     setup.judge("post hoc", setup.fine, [*POST_HOC[:2], UNTRAINED], [*RATES])
