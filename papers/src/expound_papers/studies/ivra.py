@@ -93,7 +93,7 @@ class Setup:
             self.data[name] = self.data[name].but(self.data[name].name, **fields)
         of_task: dict[str, dict[str, Any]] = {task: {} for task in TASKS}
         if self.small:
-            of_task["Sentiment"] = {"num_train_epochs": 2, **({"learning_rate": 2e-4} if model else {})}
+            of_task["Sentiment"] = {"num_train_epochs": 1, "learning_rate": 2e-4} if model else {"num_train_epochs": 2}
             of_task["Entailment"] = {"num_train_epochs": 3, "learning_rate": 1e-4}
             of_task["Questions"] = {"num_train_epochs": 12, "learning_rate": 2e-4, "per_device_train_batch_size": 16}
         self.tasks, self.trainings = tasks, dict[str, Training]()

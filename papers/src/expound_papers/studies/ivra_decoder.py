@@ -21,10 +21,11 @@ def ivra_decoder(study: Study) -> None:
     # as many steps without the criterion: comprehensiveness (14a), sufficiency (14b) and consistency (14c). Adapters
     # are trained at ten times the rate of Tables 2 to 4; coefficients at the same rate as there.
     source = "${EXPOUND_CHAT_MODEL:-runs/smollm2}" if study.is_small else "openai-community/gpt2-medium"
-    setup = Setup(study, TASKS[:1], model=Model("decoder", source, max_length=256 if study.is_small else 384))
+    model = Model("decoder", source, max_length=256 if study.is_small else 384)
+    setup = Setup(study, TASKS[:1], arguments={"bf16": False}, model=model)
     if study.is_small:
         study.seeds = 6
-    arguments = setup.steps(24, learning_rate=3e-4, bf16=False)
+    arguments = setup.steps(24, learning_rate=3e-4)
     data = [*setup.trainings.values()]
     control = study.train("Control", "lora", data, setup.model, start=setup.fine, arguments=arguments)
     setup.judge("post hoc", setup.fine, [*POST_HOC[:2], UNTRAINED], [*RATES])
