@@ -37,7 +37,6 @@ OURS = {
     "ivra-longer-consistency",
     "ivra-longer-entailment",
     "ivra-longer-questions",
-    "ivra-longer-sufficiency",
     "ivra-losses",
     "ivra-margins",
     "ivra-multiplier",
