@@ -16,10 +16,10 @@ def ivra_decoder(study: Study) -> None:
 
     Sentiment. SmolLM2-135M replaces GPT-2 medium and Llama-2.
     """
-    # Claim 14 of the results page, stated before the runs: as on an encoder, attention trained for a criterion is better
-    # by it than that of the fine-tuned model, of all layers, and than that of a model trained for as many steps without
-    # the criterion, for comprehensiveness, sufficiency and consistency. Adapters are trained at ten times the rate of
-    # Tables 2 to 4; coefficients at the same rate as there.
+    # Claim 14 of the results page, stated before the runs: as on an encoder, attention trained for a criterion
+    # (comprehensiveness, sufficiency, consistency) is better by it than that of the fine-tuned model, of all layers,
+    # and than that of a model trained for as many steps without the criterion. Adapters have ten times the rate
+    # of Tables 2 to 4, coefficients the same rate as there.
     source = "${EXPOUND_CHAT_MODEL:-runs/smollm2}" if study.is_small else "openai-community/gpt2-medium"
     model = Model("decoder", source, max_length=256 if study.is_small else 384)
     setup = Setup(study, TASKS[:1], arguments={"bf16": False}, model=model)
