@@ -22,7 +22,7 @@ from expound.models.layers.backward_rules import prove_rules
 from expound.models.layers.held_factors import LINEAR_RULES, DerivativeRules
 from expound.models.layers.scalar_mix import has_scalar_mix
 
-EXPLICIT = "an explicit softmax gives other predictions than its attention does"
+NOT_A_SOFTMAX = "an explicit softmax gives other predictions than its attention does"
 COPIES = 8
 """Copies of an example over which differences are averaged in 16 bits."""
 
@@ -267,8 +267,8 @@ def check_attention(model: Any, probe: Probe) -> str:
     alone = probe.alone
     capture = Capture(attentions=True)
     outputs = model(alone, capture=capture)
-    if not _agrees(model, probe, outputs.logits, capture):
-        return EXPLICIT
+    if not _is_a_softmax(model, probe, outputs.logits, capture):
+        return NOT_A_SOFTMAX
     maps, layers = outputs.attentions, model.attention_shape[0]
     if len(maps) != layers:
         return f"its {layers} layers have {len(maps)} attention maps"
@@ -285,16 +285,17 @@ def check_attention(model: Any, probe: Probe) -> str:
 def check_second_derivatives(model: Any, probe: Probe) -> str:
     """Check that attention computed without fused kernels, which second derivatives need, gives the same prediction."""
     capture = Capture(differentiable_twice=True)
-    return "" if _agrees(model, probe, model.run_pass(probe.alone, None, capture).logits, capture) else EXPLICIT
+    logits = model.run_pass(probe.alone, None, capture).logits
+    return "" if _is_a_softmax(model, probe, logits, capture) else NOT_A_SOFTMAX
 
 
-def _agrees(model: Any, probe: Probe, explicit: Tensor, capture: Capture) -> bool:
-    """Return whether attention as an explicit softmax gives the model's own prediction.
+def _is_a_softmax(model: Any, probe: Probe, logits: Tensor, capture: Capture) -> bool:
+    """Return whether attention as an explicit softmax, which gives these logits, gives the model's own prediction.
 
     A deep model in 16 bits rounds some predictions by more than the tolerance. Then the mean difference decides, over
     copies of the example with a little noise in their embeddings: rounding cancels there, another function does not.
     """
-    if are_close(explicit, probe.answer, probe):
+    if are_close(logits, probe.answer, probe):
         return True
     if get_tolerance(model) < TOLERANCE[2]:
         return False
