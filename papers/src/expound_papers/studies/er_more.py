@@ -97,7 +97,8 @@ def er_cost(study: Study) -> None:
     Not a table of the paper: 400 sentences are too few to tell 2 points of F1 from none.
     """
     # For claim 9a of the results page, which fifteen seeds leave undecided on 400 sentences. Planned when those figures
-    # were known, and before any of these. RRR was planned, too, and left out for its cost before its first run.
+    # were known, and before any of these. RRR was planned, too, and left out for its cost: three
+    # of its fifteen seeds ran, whose figures were not looked at.
     setup = er.Setup(study, er.SEEDS)
     whole = setup.data["SST Test"].but("All of SST Test", limit=None)
     study.judge("all sentences", setup.train("Baseline", "ER-C + ATT"), whole)

@@ -16,7 +16,7 @@ def ivra_decoder(study: Study) -> None:
 
     Sentiment. SmolLM2-135M replaces GPT-2 medium and Llama-2.
     """
-    # Claim 14 of the results page, stated before the runs: as on an encoder, attention trained for a criterion
+    # Claim 14 of the results page, stated before its figures were seen: attention trained for a criterion
     # (comprehensiveness, sufficiency, consistency) is better by it than that of the fine-tuned model, of all layers,
     # and than that of a model trained for as many steps without the criterion. Adapters have ten times the rate
     # of Tables 2 to 4, coefficients the same rate as there.
