@@ -97,8 +97,8 @@ def er_cost(study: Study) -> None:
     Not a table of the paper: 400 sentences are too few to tell 2 points of F1 from none.
     """
     # For claims 9a and 20c of the results page, which fifteen and six seeds leave undecided on 400 sentences. Planned
-    # when those figures were known, and before any of these. RRR was left out at first for its cost: three of its
-    # fifteen seeds ran, whose figures were not looked at; all fifteen ran again later.
+    # when those figures were known, and before any of these. Three seeds of RRR ran once before; their figures were not
+    # looked at, and all fifteen ran later.
     setup = er.Setup(study, er.SEEDS)
     whole = setup.data["SST Test"].but("All of SST Test", limit=None)
     runs = [*setup.train("Baseline", "ER-C + ATT"), setup.add("RRR λ=1", "rrr", weight=1.0)]
