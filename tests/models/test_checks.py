@@ -95,7 +95,7 @@ def test_rounding_of_a_deep_model_is_told_from_another_attention(factor, monkeyp
         ALL_ATTENTION_FUNCTIONS, "sdpa", lambda module, query, *rest, **how: plain(module, query * factor, *rest, **how)
     )
     model = expound.load(tiny("llama", seed=1, dtype=torch.bfloat16, num_hidden_layers=12), processor("llama"))
-    # Of sixty random texts, four whose predictions are rounded by more than the tolerance.
+    # Of sixty random texts, four whose predictions some processors round by more than the tolerance.
     texts = ["film not very plot the dull small very", "the and small its", "and good film dull bad"]
     texts.append("bad not small and town river town its")
     with torch.no_grad():
